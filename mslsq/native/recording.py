@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from mslsq.native import rules
 from mslsq.native.arrays import Array, each, input_array, kind_of, of_constants
 from mslsq.native.scalars import Kind, NotScalarError, Program, Scalar
-from mslsq.private import is_operator, operator_name, writes
+from mslsq.private import is_operator, operator_name, returns_a_view, writes, written_arguments
 from mslsq.tracing.graph import attribute_of
 
 HARMLESS_WRITES = ("squeeze_", "unsqueeze_", "t_", "transpose_")
@@ -67,7 +67,7 @@ class Recorder:
                 return args[0][args[1]]
             raise NotScalarError(f"it calls {node.target}")
         name = operator_name(node.target)
-        if writes(node.target) and name not in HARMLESS_WRITES:
+        if writes(node.target) and name not in HARMLESS_WRITES and not _writes_into_its_own(node):
             raise NotScalarError(f"{name} writes in place")
         if not _has_arrays((args, kwargs)):
             with torch.no_grad():
@@ -77,9 +77,14 @@ class Recorder:
         if rule is None:
             raise NotScalarError(f"{name} has no form in scalars")
         try:
-            return rule(self, *args, **kwargs)
+            result = rule(self, *args, **kwargs)
         except (TypeError, ValueError, IndexError, AttributeError) as error:  # arguments that the rule does not know
             raise NotScalarError(f"{name} has no form in scalars with these arguments ({error})") from error
+        if writes(node.target):  # what is written is read from there, too
+            written = node.args[0]
+            assert isinstance(written, fx.Node)
+            self._values[written] = result
+        return result
 
     def _given(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
@@ -158,6 +163,19 @@ class Recorder:
 
     def constant(self, value: float, kind: Kind = "real") -> Scalar:
         return self.program.constant(value, kind)
+
+
+def _writes_into_its_own(node: fx.Node) -> bool:
+    """Does it write into the result of one other operation alone, of which nothing is a view? PyTorch's kernels that
+    are made of others do (`rms_norm`, `isclose`)."""
+    written = node.args[0]
+    if not isinstance(written, fx.Node) or not is_operator(written.target):
+        return False
+    if len(written_arguments(node.target, node.args)) != 1 or returns_a_view(written.target):
+        return False
+    users = [user for user in written.users if user is not node and is_operator(user.target)]
+    same = written.meta["val"].dtype == node.meta["val"].dtype and written.meta["val"].shape == node.meta["val"].shape
+    return same and not any(returns_a_view(user.target) or writes(user.target) for user in users)
 
 
 def _has_arrays(value: Any) -> bool:

@@ -331,8 +331,8 @@ def test_a_place_outside_of_an_image_is_not_a_number(attempts):
 @pytest.mark.parametrize(
     ("residual", "word"),
     [
-        (lambda p: torch.linalg.inv(torch.diag(p) + 1) @ p, "inv"),
-        (lambda p: p.sort().values - 1, "sort"),
+        (lambda p: torch.linalg.eigvalsh(torch.diag(p) + 1) @ p, "eigh"),
+        (lambda p: p.topk(2).values - 1, "topk"),
         (lambda p: torch.fft.rfft(p).abs() - 1, "fft"),
         (lambda p: torch.lgamma(p.abs() + 1) - 1, "lgamma"),
         (lambda p: torch.cos(p[0] * torch.linspace(0, 1, 3000, dtype=F64)) * p[1] - p[2], "operations"),

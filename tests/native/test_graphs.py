@@ -105,9 +105,9 @@ def test_arithmetic_has_the_bits_of_pytorch():
 @pytest.mark.parametrize(
     ("function", "word"),
     [
-        (lambda x: x.sort().values, "sort"),
+        (lambda x: x.topk(2).values, "topk"),
         (lambda x: torch.div(x, 2, rounding_mode="floor").round(decimals=2) * x, "decimals"),
-        (lambda x: torch.linalg.inv(x[:4].reshape(2, 2)), "inv"),
+        (lambda x: torch.linalg.eigvalsh(x[:4].reshape(2, 2)), "eigh"),
         (lambda x: x[(x[0] * 2).long()] * x, "differentiated"),
         (lambda x: (x * x)[(x[0] * 2).long()] * x, "what is computed"),
         (lambda x: x.float() * 2, "rounds"),

@@ -16,6 +16,7 @@ pytestmark = NEEDS_COMPILER
 F = torch.nn.functional
 INF, NAN = float("inf"), float("nan")
 TINY = 5e-324
+INTEGER = torch.tensor(3)
 ORDINARY = [0.3, -0.7, 1.4, -2.6, 11.3, -37.9, 1e-3, 123456.789]
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, 2.0, 3.0, -3.0, 6.0, 1e-310, -TINY, INF, -INF, NAN]
 SPECIAL += [1e300, -1e300, 1e-300, 20.0, 25.0, 709.0, -745.0]
@@ -47,6 +48,8 @@ ONE = {
     "norm": lambda x: x.norm(),
     "1-norm": lambda x: x.norm(p=1), "sqrt where": lambda x: torch.where(x > 0, torch.sqrt(x), 0.0),
     "double where": lambda x: torch.where(x > 0, torch.where(x > 0, x, 1.0).sqrt(), 0.0),
+    "hardswish": F.hardswish, "hardshrink": F.hardshrink, "softshrink": F.softshrink, "celu": F.celu, "selu": F.selu,
+    "softsign": F.softsign, "logit": lambda x: torch.logit(x, 0.1), "ldexp": lambda x: torch.ldexp(x, INTEGER),
     "detach": lambda x: x * x.detach(), "masked_fill": lambda x: x.masked_fill(x > 1, 5.0),
     "integers": lambda x: ((x.nan_to_num(0, 1, 1).clamp(-1e6, 1e6).long() * 3 - 7) % 5 // 2) * x,
 }  # fmt: skip
@@ -74,6 +77,8 @@ TWO = {
     "any": lambda a, b: torch.where(torch.stack([a > 0, b > 0]).any(), a, b),
     "addcmul": lambda a, b: torch.addcmul(a, a, b, value=0.5),
     "addcdiv": lambda a, b: torch.addcdiv(a, a, b, value=2.0),
+    "xlogy": lambda a, b: torch.xlogy(a, torch.where(b == 0, 1.0, b)),  # where the derivative at (0, 0) is NaN
+    "xlog1py": torch.special.xlog1py,
     "rsub": lambda a, b: torch.rsub(a, b, alpha=2), "add alpha": lambda a, b: torch.add(a, b, alpha=3),
 }  # fmt: skip
 
@@ -86,7 +91,7 @@ def of_two(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor], T
     return lambda x: function(x[0], x[1])
 
 
-CANCELS = ("tanh", "elu", "expm1", "silu", "mish", "gelu tanh", "acosh", "asin", "acos", "atanh")
+CANCELS = ("tanh", "elu", "celu", "selu", "expm1", "silu", "mish", "gelu tanh", "acosh", "asin", "acos", "atanh")
 """Their derivatives are differences of numbers of size 1, as in PyTorch: 1 − y²."""
 NAN_OF_NAN = ("amax", "amin")
 """Where their value is NaN PyTorch's derivative is, too; ours is shared among what is NaN, as that of max()."""

@@ -1,6 +1,17 @@
 """What each of PyTorch's operations is in scalars."""
 
-from mslsq.native.rules import choices, elementwise, indexing, products, reductions, views
+from mslsq.native.rules import choices, elementwise, indexing, lines, matrices, products, reductions, scattering, views
 from mslsq.native.rules.registry import RULES
 
-__all__ = ["RULES", "choices", "elementwise", "indexing", "products", "reductions", "views"]
+__all__ = [
+    "RULES",
+    "choices",
+    "elementwise",
+    "indexing",
+    "lines",
+    "matrices",
+    "products",
+    "reductions",
+    "scattering",
+    "views",
+]

@@ -5,12 +5,14 @@ from typing import Any
 
 import torch
 
-from mslsq.native.arrays import Array, each
+from mslsq.native.arrays import Array, each, kind_of
 from mslsq.native.rules.elementwise import entrywise
 from mslsq.native.rules.registry import RULES, rule
 from mslsq.native.scalars import NotScalarError, Scalar
 
 X = Scalar
+LARGEST_SEARCHED = 256
+"""Limits of a search, each of which is compared."""
 
 
 def number_of(condition: X) -> X:
@@ -22,6 +24,7 @@ def number_of(condition: X) -> X:
 def _comparison(function: Callable[[X, X], X]) -> Callable[..., Array]:
     def apply(rec: Any, a: Any, b: Any) -> Array:
         dtype = rec.common_dtype(0, 1)
+        dtype = torch.int64 if kind_of(dtype) == "integer" else dtype  # which holds all others
         a, b = rec.scalars(a, dtype), rec.scalars(b, dtype)
         if dtype == torch.bool:
             a, b = (each(number_of, side) for side in (a, b))
@@ -84,3 +87,26 @@ def _(rec: Any, x: Any, nan: float | None = None, posinf: float | None = None, n
         return a.apply("ne", a).choose(nan or 0.0, bounded)
 
     return entrywise(finite, 1)(rec, x)
+
+
+@rule("searchsorted", "bucketize")
+def _(
+    rec: Any, first: Any, second: Any, *, right: bool = False, side: str | None = None, sorter: Any = None, **_: Any
+) -> Array:
+    is_search = rec.node.target.__name__.startswith("searchsorted")
+    limits, x = (first, second) if is_search else (second, first)
+    kinds = [value.meta["val"].dtype for value in rec.node.args if hasattr(value, "meta")]
+    dtype = max(kinds, key=lambda kind: (kind.is_floating_point, kind.itemsize))
+    limits, x = rec.scalars(limits, dtype), rec.scalars(x, dtype)
+    if sorter is not None or limits.ndim != 1 or len(limits) > LARGEST_SEARCHED:
+        raise NotScalarError(f"{rec.node.target.__name__} of {limits.size} limits in {limits.ndim} dimensions")
+
+    def place(a: X) -> X:
+        """How many limits are below; all of them for NaN."""
+        count = a.program.constant(0, "integer")
+        for limit in limits:
+            above = limit.is_above(a) if right or side == "right" else limit.is_at_least(a)
+            count = count + number_of(above.apply("not"))
+        return count
+
+    return rec.array(each(place, x))

@@ -1,9 +1,10 @@
 """Operations of entry by entry: arithmetic, functions, limits, and what is made of those."""
 
 from collections.abc import Callable
-from math import pi, sqrt
+from math import log, pi, sqrt
 from typing import Any
 
+import numpy as np
 import torch
 
 from mslsq.native.arrays import Array, each
@@ -46,6 +47,8 @@ UNARY: dict[str, Callable[[X], X]] = {
     "silu": lambda x: x * x.apply("sigmoid"),
     "mish": lambda x: x * _softplus(x).apply("tanh"),
     "sgn": lambda x: x.apply("sign"),
+    "hardswish": lambda x: _hardswish(x),
+    "sinc": lambda x: _sinc(x),
 }
 for _name, _function in UNARY.items():
     RULES[_name] = entrywise(_function, 1)
@@ -227,6 +230,84 @@ def _(rec: Any, x: Any, alpha: float = 1, scale: float = 1, input_scale: float =
     return entrywise(elu, 1)(rec, x)
 
 
+@rule("celu")
+def _(rec: Any, x: Any, alpha: float = 1) -> Array:
+    return entrywise(lambda a: a.is_above(0).choose(a, (a / alpha).apply("expm1") * alpha), 1)(rec, x)
+
+
+def _hardswish(x: X) -> X:
+    return x * _strictly_between(x + 3, 0, 6) / 6
+
+
+@rule("hardshrink")
+def _(rec: Any, x: Any, limit: float = 0.5) -> Array:
+    def shrunk(a: X) -> X:
+        outside = a.is_above(limit).apply("or", a.is_below(-limit))
+        return outside.choose(a, a.apply("ne", a).choose(a.apply("detached"), 0))
+
+    return entrywise(shrunk, 1)(rec, x)
+
+
+@rule("softshrink")
+def _(rec: Any, x: Any, limit: float = 0.5) -> Array:
+    def shrunk(a: X) -> X:
+        return a.is_above(limit).choose(a - limit, a.is_below(-limit).choose(a + limit, a * 0))
+
+    return entrywise(shrunk, 1)(rec, x)
+
+
+@rule("glu")
+def _(rec: Any, x: Any, dim: int = -1) -> Array:
+    first, second = np.split(rec.scalars(x, rec.dtype), 2, axis=dim)
+    return rec.array(each(lambda a, b: a * b.apply("sigmoid"), first, second))
+
+
+def _sinc(x: X) -> X:
+    """sin πx / πx, near 0 by its series: the derivative of the quotient cancels there."""
+    angle = x * pi
+    squared = angle * angle
+    is_small = squared.is_below(0.0625)
+    series = squared.like(1)
+    for factor in (110, 72, 42, 20, 6):
+        series = 1 - squared / float(factor) * series
+    safe = is_small.choose(1, angle)
+    return is_small.choose(series, safe.apply("sin") / safe)
+
+
+@rule("logit")
+def _(rec: Any, x: Any, eps: float | None = None) -> Array:
+    def logit(a: X) -> X:
+        a = a if eps is None else _strictly_between(a, eps, 1 - eps)
+        return (a / (1 - a)).apply("log")
+
+    return entrywise(logit, 1)(rec, x)
+
+
+def logarithm_of_sum(x: X, y: X, base: float = 0) -> X:
+    """log(exp x + exp y), or log₂(2ˣ + 2ʸ)."""
+    largest, distance = x.apply("maximum", y), (x - y).apply("abs")
+    if base == 2:
+        joined = largest + (-distance).apply("exp2").apply("log1p") * (1 / log(2))
+    else:
+        joined = largest + (-distance).apply("exp").apply("log1p")
+    return x.is_equal(y).apply("and", x.apply("abs").is_equal(float("inf"))).choose(x, joined)
+
+
+RULES["logaddexp"] = entrywise(logarithm_of_sum, 2)
+RULES["logaddexp2"] = entrywise(lambda x, y: logarithm_of_sum(x, y, 2), 2)
+RULES["xlogy"] = entrywise(lambda x, y: _times_log(x, y, "log"), 2)
+RULES["special_xlog1py"] = entrywise(lambda x, y: _times_log(x, y, "log1p"), 2)
+RULES["ldexp"] = entrywise(lambda x, y: x * y.like(2).apply("pow", y), 2)
+
+
+def _times_log(x: X, y: X, name: str) -> X:
+    """x log y, or x log(1 + y): 0 where x is and the logarithm is not finite; else its slope in x stays there."""
+    logarithm = y.apply(name)
+    is_finite = logarithm.apply("abs").is_below(float("inf"))
+    outside = is_finite.apply("not").apply("and", y.is_equal(y))
+    return x.is_equal(0).apply("and", outside).choose(0, x * logarithm)
+
+
 def _softplus(x: X, beta: float = 1, threshold: float = 20) -> X:
     scaled = x * beta
     return scaled.is_above(threshold).choose(x, scaled.apply("exp").apply("log1p") / beta)
@@ -256,3 +337,41 @@ def _(rec: Any, x: Any, *, approximate: str = "none") -> Array:
         return a * 0.5 * (1 + (a * sqrt(0.5)).apply("erf"))
 
     return entrywise(gelu, 1)(rec, x)
+
+
+# ---- losses, and derivatives of functions that a residual takes itself
+
+
+def averaged(rec: Any, losses: np.ndarray, reduction: int) -> Array:
+    """Losses by entry, or their mean or sum: `reduction` as aten has it."""
+    if reduction == 0:
+        return rec.array(losses)
+    entries = list(losses.reshape(-1))
+    result = entries[0]
+    for entry in entries[1:]:
+        result = result + entry
+    return rec.array(np.asarray(result / float(len(entries)) if reduction == 1 else result, dtype=object))
+
+
+@rule("mse_loss")
+def _(rec: Any, x: Any, target: Any, reduction: int = 1) -> Array:
+    squares = each(lambda a, b: (a - b) * (a - b), rec.scalars(x, rec.dtype), rec.scalars(target, rec.dtype))
+    return averaged(rec, squares, reduction)
+
+
+@rule("smooth_l1_loss")
+def _(rec: Any, x: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Array:
+    def loss(a: X, b: X) -> X:
+        z = (a - b).apply("abs")
+        return z.is_below(beta).choose(z * z * (0.5 / beta), z - 0.5 * beta) if beta else z
+
+    return averaged(rec, each(loss, rec.scalars(x, rec.dtype), rec.scalars(target, rec.dtype)), reduction)
+
+
+RULES["sigmoid_backward"] = entrywise(lambda g, y: g * (1 - y) * y, 2)
+RULES["tanh_backward"] = entrywise(lambda g, y: g * (1 - y * y), 2)
+
+
+@rule("threshold_backward")
+def _(rec: Any, grad: Any, x: Any, threshold: float) -> Array:
+    return entrywise(lambda g, a: a.is_at_most(threshold).choose(0, g), 2)(rec, grad, x)

@@ -43,6 +43,8 @@ def _(rec: Any, x: Any, dim: int, index: Any, **_: Any) -> Array:
 
 @rule("take")
 def _(rec: Any, x: Any, index: Any) -> Array:
+    if isinstance(x, Array) and isinstance(index, Tensor):
+        return x.viewed(lambda a: a.reshape(-1)[index.numpy()])
     flat = x.viewed(lambda a: a.reshape(-1)) if isinstance(x, Array) else x.reshape(-1)
     return _looked_up(rec, flat, [index])
 

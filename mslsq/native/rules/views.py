@@ -83,11 +83,12 @@ def _(rec: Any, x: Array, *args: Any, **kwargs: Any) -> list[Array]:
 
 
 @rule("diagonal", "flip", "roll", "tril", "triu", "unfold", "as_strided", "rot90", "repeat", "diag_embed")
+@rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "pixel_shuffle", "pixel_unshuffle", "im2col")
+@rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def _(rec: Any, x: Array, *args: Any, **kwargs: Any) -> Array:
-    # The places are moved by PyTorch itself, counted from 1: what it fills in is 0.
-    places = rec.node.target(
-        torch.arange(1, x.entries.size + 1, device="cpu").reshape(x.shape), *args, **kwargs
-    ).numpy()
+    # The places are moved by PyTorch itself, counted from 1: what it fills in is 0. Some move real numbers alone.
+    numbers = torch.arange(1, x.entries.size + 1, device="cpu", dtype=torch.float64)
+    places = rec.node.target(numbers.reshape(x.shape), *args, **kwargs).to(torch.int64).numpy()
     if (places > 0).all():
         return x.viewed(lambda a: a.reshape(-1)[places - 1])
     entries = np.append(rec.moved(x).reshape(-1), rec.moved(torch.zeros((), dtype=x.dtype, device="cpu")))
