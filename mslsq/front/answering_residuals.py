@@ -103,7 +103,7 @@ class Known:
         if not form.fits(call.arguments):
             return None
         leaves = form.leaves(call.arguments)
-        if not all(isinstance(leaf, Tensor) or type(leaf) in SCALARS for leaf in leaves):
+        if not all(type(leaf) in TENSORS or type(leaf) in SCALARS for leaf in leaves):
             return None
         (given,) = solved.statement.leaves
         by_tensor = {id(leaf.tensor): leaf.name for leaf in given}

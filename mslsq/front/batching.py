@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mslsq import pytree
 from mslsq.manifolds import Manifold
 from mslsq.problem import Shared
 from mslsq.problem.errors import ShapeError
+
+PLAIN = (Tensor, nn.Parameter)
+"""Tensors as they are: parameters are found by identity."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +59,17 @@ class Arguments:
 def taken_apart(*trees: Any) -> Arguments:
     """The arguments and their leaves."""
     flat = [pytree.flatten(tree, is_leaf=is_whole) for tree in trees]
-    return Arguments(trees, tuple(leaves for leaves, _ in flat), tuple(structure for _, structure in flat))
+    plain = tuple([plain_tensor(leaf) for leaf in leaves] for leaves, _ in flat)
+    return Arguments(trees, plain, tuple(structure for _, structure in flat))
+
+
+def plain_tensor(value: Any) -> Any:
+    """A tensor of a subclass (an image with annotations) as a plain one, which it becomes under `vmap` anyway; anything
+    else, and what intercepts its operations, as it is. Derivatives pass."""
+    if type(value) in PLAIN or not isinstance(value, Tensor):
+        return value
+    intercepts = type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__
+    return value if intercepts else value.as_subclass(Tensor)
 
 
 def is_whole(value: Any) -> bool:

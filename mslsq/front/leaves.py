@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from mslsq.front.batching import shape_of_one
+from mslsq.front.batching import PLAIN, plain_tensor, shape_of_one
 from mslsq.tracing.reading.changes import Changes
 from mslsq.tracing.reading.inputs import Collected
 
@@ -21,6 +21,10 @@ class Leaf:
     axis: int | None = None
     """Its batch axis; None where all problems share it."""
     has_dtype_of_start: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if type(self.tensor) not in PLAIN:
+            object.__setattr__(self, "tensor", plain_tensor(self.tensor))
 
     @property
     def batch_first(self) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint import Adjoint, Implicit, solve_system
+from mslsq.front.batching import plain_tensor
 from mslsq.front.direct import Direct, is_plain
 from mslsq.front.outer import stated_for
 from mslsq.front.residual_statement import StatedResidual
@@ -61,7 +62,7 @@ class Prepared(Generic[Kind]):
         leaves, self._structure = pytree.flatten(example)
         self._form: pytree.Form | None = pytree.Form(example)
         self._expected = [_expected(leaf) for leaf in leaves]
-        self._key: Hashable | None = self._key_of(*self._stated(self._state(*example)))
+        self._key: Hashable | None = self._key_of(*self._stated(self._state(example[0], *_own(example[1:])[1])))
         self._fixed: Fixed | None = None
         self._calls = 0
 
@@ -119,10 +120,8 @@ class Prepared(Generic[Kind]):
     def _looked_at(self, arguments: tuple[Any, ...]) -> Any:
         """The call as its front door does it, with the hidden state compared."""
         start, *rest = arguments
-        # Objects of their own, by which they are found again among the inputs.
-        leaves, structure = pytree.flatten(tuple(rest))
-        own = [leaf.view_as(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        state = self._state(start, *pytree.unflatten(own, structure))
+        own, others = _own(tuple(rest))
+        state = self._state(start, *others)
         statement, solver = self._stated(state)
         key = self._key_of(statement, solver)
         self._key = key if self._key is None else self._key
@@ -179,6 +178,14 @@ class Prepared(Generic[Kind]):
             if _expected(leaf) != expected:
                 _refuse(number, leaf, expected)
         return leaves
+
+
+def _own(arguments: tuple[Any, ...]) -> tuple[list[Any], Any]:
+    """Arguments around plain tensors that are objects of their own, by which they are found again among the inputs; the
+    leaves before."""
+    leaves, structure = pytree.flatten(arguments)
+    own = [plain_tensor(leaf.view_as(leaf)) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    return own, pytree.unflatten(own, structure)
 
 
 def _expected(leaf: Any) -> Hashable:
