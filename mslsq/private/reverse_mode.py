@@ -115,7 +115,14 @@ def gradients(
 ) -> tuple[Tensor | None, ...]:
     """`torch.autograd.grad` with `allow_unused=True`, without what it looks at before it begins (are these symbols, a
     batch of cotangents, of other shapes?): 30 µs, as long as the backward pass of eight operations, and the first time
-    the 0.15 s of importing sympy."""
+    the 0.15 s of importing sympy.
+
+    Anomaly mode is off in here: a residual that is NaN in one problem of a batch, or whose second derivative is, ends
+    with a status, and who looks for a NaN of their own would be stopped at it.
+    """
+    if torch.is_anomaly_enabled():
+        with torch.autograd.set_detect_anomaly(False):
+            return gradients(outputs, inputs, cotangents, retain_graph, create_graph)
     if _run_backward is None:
         return torch.autograd.grad(
             outputs, inputs, cotangents, retain_graph=retain_graph, create_graph=create_graph, allow_unused=True

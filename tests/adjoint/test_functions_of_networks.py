@@ -55,3 +55,24 @@ def test_the_gradient_through_a_solve_is_that_of_finite_differences_in_every_mod
     torch.testing.assert_close(torch.func.jacfwd(end)(DATA), reverse, rtol=1e-8, atol=1e-9)
     batch = torch.func.vmap(torch.func.grad(end))(torch.stack([DATA * 1.01, DATA]))
     torch.testing.assert_close(batch[1], reverse, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+@pytest.mark.filterwarnings("error")
+def test_anomaly_mode_is_not_disturbed_by_a_problem_that_fails():
+    y = torch.stack([DATA, DATA * torch.nan, DATA.flip(0)])
+
+    def gradient(y):
+        spread = SPREAD.clone().requires_grad_()
+        found = mslsq.least_squares(
+            lambda p, y, s: p[0] * torch.exp(p[1] * TIMES) * s - y,
+            START,
+            (y, spread),
+            in_dims=(None, 0, None),
+            adjoint=mslsq.Implicit(failed="zero"),
+        )
+        return torch.autograd.grad(found.value[[0, -1]].sum(), spread)[0]
+
+    expected = gradient(y[[0, 2]])
+    with torch.autograd.set_detect_anomaly(True):
+        torch.testing.assert_close(gradient(y), expected)
