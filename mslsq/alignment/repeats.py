@@ -37,11 +37,14 @@ HIDDEN = 0.5
 """Of the blocks, which must agree for that: of fewer it is not specks alone that hide the rest."""
 
 AROUND = tuple((x, y) for y in (-1.0, 0.0, 1.0) for x in (-1.0, 0.0, 1.0))
-"""Samples: shifts that are compared on every level, as the place is known to a sample of the coarser one. (From a
-sample off, where thin walls alone fit, a solve goes astray.)"""
+"""Samples: shifts that are compared on a level, as the place is known to a sample of the coarser one. (From some
+samples off, where thin walls alone fit, a solve goes astray.)"""
 
 STEPS = 5
-"""Of the solve from there on the finest level."""
+"""Of the solve on the finest level."""
+
+ALIKE = 0.5
+"""Correlation on the level before: of less, not so many blocks agree."""
 
 
 def repeated(pair: Pair, estimate: Estimate, rival: Standing, first: int) -> float:
@@ -53,25 +56,30 @@ def repeated(pair: Pair, estimate: Estimate, rival: Standing, first: int) -> flo
     agreeing = here >= ENTIRELY
     if agreeing.sum() < ENOUGH:
         return 0.0
-    there = _agreement(finest, _moved_to(pair, estimate, rival, first))
+    moved = _moved_to(pair, estimate, rival, first)
+    if moved is None:
+        return 0.0
+    there = _agreement(finest, moved)
     as_well = there[agreeing] >= np.maximum(here[agreeing] - AS_WELL, ENTIRELY)
     return float(as_well.mean() / max(agreeing.sum() / (here > -1).sum(), HIDDEN))
 
 
-def _moved_to(pair: Pair, estimate: Estimate, rival: Standing, first: int) -> Float[Tensor, "3 3"]:
+def _moved_to(pair: Pair, estimate: Estimate, rival: Standing, first: int) -> Float[Tensor, "3 3"] | None:
     """The warp (normalised) of a rival, of which a shift on some coarse level is known: from level to level by the best
-    of the shifts around, and on the finest by a solve."""
+    of the shifts around, and on the finest by a solve; None where the maps are not alike there."""
     warp, (x, y) = pair.frame.to_pixels(estimate.matrix), rival.shift
     turn = similarity_about(rival.about, rival.about, math.radians(rival.turn), 1.0, warp)
-    other = warp @ turn @ translation(-x, -y, warp)
-    for level in reversed([level for level in pair.levels[first:] if level.factor < rival.factor]):
-        moved = [other @ translation(level.factor * right, level.factor * down, warp) for right, down in AROUND]
-        other = max(moved, key=lambda at: level.overlapping(pair.frame.from_pixels(at))["ncc"])
+    other, finest = warp @ turn @ translation(-x, -y, warp), pair.levels[first]
+    for level in reversed([level for level in pair.levels[first + 1 :] if level.factor < rival.factor]):
+        around = [other @ translation(level.factor * right, level.factor * down, warp) for right, down in AROUND]
+        fits = [level.overlapping(pair.frame.from_pixels(at))["ncc"] for at in around]
+        other = around[fits.index(max(fits))]
+        if level.index == first + 1 and max(fits) < ALIKE:
+            return None
     start = replace(estimate, matrix=pair.frame.from_pixels(other))
-    solve = "translation", pair.options.loss, pair.freedom, STEPS, "coarse"
-    (solved,) = refine([start], pair.levels[first], *solve)
-    moved = pair.frame.to_pixels(solved.estimate.matrix) - other
-    near = sane(solved.estimate) and float(moved[:2, 2].norm()) <= pair.levels[first].factor
+    (solved,) = refine([start], finest, "translation", pair.options.loss, pair.freedom, STEPS, "coarse")
+    way = (pair.frame.to_pixels(solved.estimate.matrix) - other)[:2, 2]
+    near = sane(solved.estimate) and float(way.norm()) <= 2 * finest.factor
     return solved.estimate.matrix if near else start.matrix
 
 
