@@ -25,9 +25,9 @@ from peers import opencv_alignment  # noqa: E402
 
 from mslsq.alignment import align, synthetic  # noqa: E402
 from mslsq.alignment.descent import step_matrix  # noqa: E402
-from mslsq.alignment.estimate import PairLevel  # noqa: E402
 from mslsq.alignment.measures import corner_error, project  # noqa: E402
 from mslsq.alignment.models import MODELS, Frame  # noqa: E402
+from mslsq.alignment.pair_level import PairLevel  # noqa: E402
 from mslsq.alignment.passes import normal_equations  # noqa: E402
 from mslsq.alignment.pyramid import build, depth  # noqa: E402
 from mslsq.kernels import target  # noqa: E402

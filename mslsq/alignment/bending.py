@@ -13,13 +13,15 @@ from torch import Tensor
 import mslsq
 from mslsq.alignment.bends import Bend, grid_of, splines
 from mslsq.alignment.descent import UNFINISHED, descend
-from mslsq.alignment.estimate import Estimate, PairLevel, correlations, mad_sigma
+from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.grids import inside
 from mslsq.alignment.measures import corners
 from mslsq.alignment.objective import LOSSES
 from mslsq.alignment.options import Options
+from mslsq.alignment.pair_level import PairLevel, correlations
 from mslsq.alignment.passes import NormalEquations
 from mslsq.alignment.sampling import sample_with_gradient_at
+from mslsq.alignment.spread import mad_sigma
 
 CURVATURE = 0.05
 """Steps: the standard deviation, before anything is seen, of c_(k-1) - 2 c_k + c_(k+1) along either axis, and of the

@@ -7,9 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment import starts
-from mslsq.alignment.estimate import Estimate, PairLevel, apart, judge, with_values
+from mslsq.alignment.estimate import Estimate, apart, judge, with_values
 from mslsq.alignment.models import Frame
 from mslsq.alignment.options import Options
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.shifts import correlate_turned
 

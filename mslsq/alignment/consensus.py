@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment.apertures import independent
-from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.evidence import compared_in, evidence
+from mslsq.alignment.pair_level import PairLevel
 
 SIDE = 8
 """Samples: of the blocks that are counted."""

@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mslsq.alignment.descent import Between
-from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.models import Warp
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.sampling import sample_with_gradient_at
 from mslsq.kernels import Kernel
 

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment.estimate import DETAIL_SIGMA, PairLevel
 from mslsq.alignment.evidence import evidence, loudest
 from mslsq.alignment.grids import frame_corners
 from mslsq.alignment.measures import middle_of
+from mslsq.alignment.pair_level import DETAIL_SIGMA, PairLevel
 from mslsq.alignment.pyramid import masked_blur
 
 THIRDS = 3

@@ -6,7 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.alignment.estimate import Estimate, PairLevel, residual_at
+from mslsq.alignment.estimate import Estimate
+from mslsq.alignment.pair_level import PairLevel
+from mslsq.alignment.spread import residual_at
 from mslsq.kernels import Kernel, may_read
 
 _MEANS_OF_BLOCKS = Kernel("means_of_blocks", "nnnTT?ndd")

@@ -23,9 +23,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq.alignment.apertures import independent
-from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.measures import middle_of
 from mslsq.alignment.noise import reliability
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.kernels import Kernel, may_read
 
 _BLOCK_DETAILS = Kernel("block_details", "nnnTT?ndd")

@@ -8,10 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment.candidates import LATE_SIDE, search_level
-from mslsq.alignment.estimate import Estimate, PairLevel
+from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.evidence import evidence
 from mslsq.alignment.models import Frame
 from mslsq.alignment.options import Options
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.rivals import SYMMETRIES, TURNS, Standing, turned
 from mslsq.alignment.rivals import standing as standing_of

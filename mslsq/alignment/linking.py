@@ -9,12 +9,12 @@ from torch import Tensor
 
 from mslsq.alignment import occupancy
 from mslsq.alignment.coordinates.lattice import Lattice
-from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.evenness import correlated_pixels
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.metrics import Metric, Occupancy, SquaredDifference
 from mslsq.alignment.models import Frame
 from mslsq.alignment.options import Options
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.pairwise import Placed, place
 from mslsq.alignment.prepared import Prepared
 from mslsq.alignment.pyramid import Level, depth

@@ -31,12 +31,14 @@ from torch import Tensor
 from mslsq.alignment import passes
 from mslsq.alignment.curvature import products
 from mslsq.alignment.descent import Between, solve_dense
-from mslsq.alignment.estimate import Estimate, PairLevel, judge, no_worse, residual_at, sane
+from mslsq.alignment.estimate import Estimate, judge, no_worse, sane
 from mslsq.alignment.evenness import correlated_pixels
 from mslsq.alignment.grids import frame_corners
 from mslsq.alignment.models import MODELS, Homography
 from mslsq.alignment.options import Options
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.refine import refine
+from mslsq.alignment.spread import residual_at
 
 LARGEST = Homography
 

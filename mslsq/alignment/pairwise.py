@@ -13,27 +13,17 @@ from torch import Tensor
 from mslsq.alignment.belief import Placed, believed, refused
 from mslsq.alignment.candidates import CERTAIN, first_starts, plain_starts, search_level, with_late_starts
 from mslsq.alignment.descent import UNFINISHED
-from mslsq.alignment.estimate import (
-    Estimate,
-    PairLevel,
-    apart,
-    heavy_tails,
-    judge,
-    moved_share,
-    no_worse,
-    residual_rms,
-    sane,
-    with_overlap,
-    with_values,
-)
+from mslsq.alignment.estimate import Estimate, apart, judge, moved_share, no_worse, sane, with_overlap, with_values
 from mslsq.alignment.evidence import evidence
 from mslsq.alignment.leads import Pair
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.outgrown import Instead, instead, suspected
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.refine import Refined, refine
 from mslsq.alignment.result import MapStatus, Stage
+from mslsq.alignment.spread import heavy_tails, residual_rms
 
 BEATEN = 0.6
 """Hypotheses below this share of the best score do not go on to the next level: a true placement scores 2 to 4, the

@@ -18,7 +18,7 @@ from mslsq.alignment.models import Warp
 from mslsq.kernels import Kernel, in_parts, run_on
 
 if TYPE_CHECKING:
-    from mslsq.alignment.estimate import PairLevel
+    from mslsq.alignment.pair_level import PairLevel
 
 _WARPED = Kernel("warped_samples", "nnnT?nn?ddnnnT?")
 _PHOTOMETRIC = Kernel("photometric", "nnnTnnT?dddnnnnnd")

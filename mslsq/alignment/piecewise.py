@@ -2,10 +2,11 @@
 
 from mslsq.alignment.bending import Bent, bend
 from mslsq.alignment.draft import Draft
-from mslsq.alignment.estimate import Estimate, PairLevel, judge, with_values
+from mslsq.alignment.estimate import Estimate, judge, with_values
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.metrics import METRICS, Metric, Occupancy
 from mslsq.alignment.options import AlignmentOptionError
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.result import Alignment
 
 

@@ -11,9 +11,11 @@ from torch import Tensor
 import mslsq
 from mslsq.alignment import passes
 from mslsq.alignment.descent import Between, descend_pair, model_matrix
-from mslsq.alignment.estimate import Estimate, PairLevel, spread_at
+from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.models import MODELS, Warp
 from mslsq.alignment.objective import LOSSES, photometric_problem
+from mslsq.alignment.pair_level import PairLevel
+from mslsq.alignment.spread import spread_at
 
 SHARES = {"coarse": 0.1, "finest": 0.05}
 """Standard errors (of independent samples) that a solve may end from the minimum. The next level moves a coarse answer

@@ -14,10 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment.consensus import ENOUGH, ENTIRELY, SIDE
-from mslsq.alignment.estimate import Estimate, PairLevel, sane
+from mslsq.alignment.estimate import Estimate, sane
 from mslsq.alignment.evidence import compared_in
 from mslsq.alignment.grids import similarity_about, translation
 from mslsq.alignment.leads import Pair
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.refine import refine
 from mslsq.alignment.rivals import Standing
 

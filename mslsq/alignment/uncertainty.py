@@ -12,11 +12,13 @@ import mslsq
 from mslsq.alignment import passes
 from mslsq.alignment.curvature import curvature, products
 from mslsq.alignment.descent import Between, model_matrix
-from mslsq.alignment.estimate import Estimate, PairLevel, spread_at
+from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.models import HORIZON, MODELS, Frame, velocities
 from mslsq.alignment.objective import photometric_problem
 from mslsq.alignment.options import Options
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.pyramid import Level
+from mslsq.alignment.spread import spread_at
 from mslsq.diagnostics import covariance_of_normal
 from mslsq.errors import SingularCovarianceError
 

@@ -19,8 +19,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq.alignment.apertures import independent
-from mslsq.alignment.estimate import DETAIL_SIGMA, PairLevel
 from mslsq.alignment.evidence import SHOWS, Compared, compared_in
+from mslsq.alignment.pair_level import DETAIL_SIGMA, PairLevel
 from mslsq.alignment.pyramid import masked_blur
 
 SIDE, PATCH = 8, 12

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from mslsq.alignment.consensus import united
 from mslsq.alignment.drift import drift
-from mslsq.alignment.estimate import Estimate, PairLevel
+from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.evidence import Evidence, clear, evidence, strongest
 from mslsq.alignment.leads import Pair, asked_lead
 from mslsq.alignment.misfit import Misfit
 from mslsq.alignment.models import MODELS
 from mslsq.alignment.options import Options
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.rivals import Standing
 from mslsq.alignment.votes import elected, voting_level
 

@@ -7,9 +7,9 @@ import torch
 
 from mslsq.alignment import MapStatus, align
 from mslsq.alignment.consensus import ENOUGH, consensus, united
-from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.evidence import evidence
 from mslsq.alignment.models import Frame
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.prepared import prepare
 
 SIZE = 128

@@ -7,8 +7,8 @@ import torch
 
 from mslsq.alignment import MapStatus, align, synthetic
 from mslsq.alignment.drift import drift
-from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.models import Frame
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.prepared import prepare
 
 SIZE = 256

@@ -9,12 +9,12 @@ import torch
 
 from mslsq.alignment import MapStatus, align, belief, synthetic, weighing
 from mslsq.alignment.apertures import independent
-from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.evidence import SCATTER, Evidence, clear, compared, evidence
 from mslsq.alignment.metrics import METRICS
 from mslsq.alignment.models import Frame
 from mslsq.alignment.mosaics import cut, ring
 from mslsq.alignment.options import Options
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.prepared import prepare
 from mslsq.alignment.pyramid import build
 

@@ -64,8 +64,8 @@ def test_an_unknown_raster_is_an_error_that_lists_the_known():
 
 def test_the_common_area_is_a_share_of_the_smaller_map_at_any_scale():
     """Two maps of one square, in pixels of 1 and of 2: all is common, but for a border of half a pixel."""
-    from mslsq.alignment.estimate import PairLevel
     from mslsq.alignment.models import Frame
+    from mslsq.alignment.pair_level import PairLevel
     from mslsq.alignment.pyramid import Level
 
     fine, coarse = (

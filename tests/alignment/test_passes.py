@@ -8,11 +8,24 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.alignment import align, candidates, estimate, grids, measures, models, passes, pyramid, refine, sampling
+from mslsq.alignment import (
+    align,
+    candidates,
+    grids,
+    measures,
+    models,
+    passes,
+    pyramid,
+    refine,
+    sampling,
+    spread,
+)
+from mslsq.alignment import pair_level as levels_of_pairs
 from mslsq.alignment.descent import UNFINISHED, Between, descend, step_matrix
-from mslsq.alignment.estimate import Estimate, PairLevel
+from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.measures import corner_error, project
 from mslsq.alignment.objective import LOSSES, Photometric
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.synthetic import make_pair
 from mslsq.kernels import available
 from mslsq.kernels.build import targets
@@ -184,7 +197,7 @@ def test_a_descent_ends_where_solve_does(model, loss):
     arguments = [start], level, model, loss, freedom, 50, "finest"
     (found,) = refine.refine(*arguments)
     valid = [level.look(start.matrix)[1]]
-    scale = 1.0 if loss is None else LOSSES[loss].tuning * estimate.spread_at(start, level)[0]
+    scale = 1.0 if loss is None else LOSSES[loss].tuning * spread.spread_at(start, level)[0]
     (expected,) = refine._by_solve(*arguments, valid, [scale])
     apart = corner_error(frame.to_pixels(found.estimate.matrix), frame.to_pixels(expected.estimate.matrix), 96, 96)
     # Both stop within a twentieth of a standard error; these are some hundredths of a pixel.
@@ -243,7 +256,7 @@ def in_pytorch(monkeypatch):
     def switch():
         for module in (sampling, pyramid, measures):
             monkeypatch.setattr(module, "may_read", lambda *_: False)
-        for module in (passes, estimate):
+        for module in (passes, levels_of_pairs):
             monkeypatch.setattr(module, "run_on", lambda _: False)
 
     return switch
@@ -352,7 +365,7 @@ PASSES = """
 import numpy as np
 import torch
 from mslsq.alignment import align, measures, models, passes, pyramid, sampling
-from mslsq.alignment.estimate import PairLevel
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.synthetic import make_pair
 
 generator = torch.Generator().manual_seed(0)

@@ -11,10 +11,10 @@ import torch
 from mslsq.alignment import Alignment, AlignmentOptionError, align
 from mslsq.alignment.bending import Bending, _State, least_determinant, prior_of
 from mslsq.alignment.bends import Bend, grid_of, splines
-from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.models import Frame
 from mslsq.alignment.output_names import output_names
 from mslsq.alignment.outputs import Aligned, describe, write_maps, write_transforms
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.prepared import prepare
 from mslsq.alignment.rasters import read_raster
 from mslsq.alignment.scenes import Scene

@@ -9,7 +9,6 @@ import torch
 from mslsq.alignment import (
     curvature,
     descent,
-    estimate,
     evenness,
     evidence,
     measures,
@@ -20,15 +19,17 @@ from mslsq.alignment import (
     pyramid,
     rivals,
     shifts,
+    spread,
 )  # fmt: skip
 from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import Estimate
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.kernels import available
 from tests.alignment.test_passes import pair_level, scenery, warp_of
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs the compiled kernels")
 
-MODULES = estimate, evenness, evidence, measures, noise, prepared, pyramid, rivals, shifts
+MODULES = evenness, evidence, measures, noise, prepared, pyramid, rivals, shifts, spread
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_the_spread_of_numbers_whose_median_a_few_of_them_do_not_tell(values, bo
 def test_the_spread_of_residuals_and_what_varies_slowly_in_them(channels, both):
     at, level = here(channels)
     found, expected = both(
-        lambda: (*estimate.spread_at(at, level), evenness.unevenness(level, at), level.share(level.known, at.matrix))
+        lambda: (*spread.spread_at(at, level), evenness.unevenness(level, at), level.share(level.known, at.matrix))
     )
     assert found == pytest.approx(expected, rel=1e-12)
 
@@ -104,7 +105,7 @@ def test_what_a_blurred_level_trusts_and_how_its_holes_are_filled(holes, every, 
 def test_a_glance_sees_what_a_look_does_of_a_few_samples():
     at, level = here(2)
     looked, valid = level.look(at.matrix)
-    values, seen = estimate.passes.seen(level, at.matrix, 3)
+    values, seen = passes.seen(level, at.matrix, 3)
     assert torch.equal(seen, valid)
     assert torch.equal(values[:, ::3], looked.T[:, ::3])
     assert not values[:, 1::3].any() and not values[:, 2::3].any()
@@ -215,7 +216,7 @@ def test_compiled_steps_are_those_of_the_descent(kind, loss, freedom):
     known = level.known.reshape(37, 70)
     blurred = pyramid.masked_blur(level.planes.reshape(1, 37, 70), known, 2.0)[0]
     smooth = pyramid.Level(blurred, known, 1)
-    level = estimate.PairLevel.of(smooth, smooth, level.frame, 0)
+    level = PairLevel.of(smooth, smooth, level.frame, 0)
     free = np.concatenate([np.ones(kind.tangent_dim), freedom]) > 0
     for size in (0.005, 0.05):
         start = Between(descent.model_matrix(kind, warp_of(kind, size).matrix().numpy()), np.array([0.1, 0.05]))
@@ -242,4 +243,4 @@ def test_the_matrix_of_a_model_is_the_one_that_the_model_makes(kind):
 def test_a_level_of_single_precision_is_judged_too():
     at, level = here()
     single = replace(level, planes=level.planes.float(), moving=level.moving.with_raster(level.moving.raster.float()))
-    assert estimate.spread_at(at, single)[0] == pytest.approx(estimate.spread_at(at, level)[0], rel=1e-4)
+    assert spread.spread_at(at, single)[0] == pytest.approx(spread.spread_at(at, level)[0], rel=1e-4)

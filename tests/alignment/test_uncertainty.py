@@ -5,11 +5,13 @@ import torch
 
 import mslsq
 from mslsq.alignment import MapStatus, align, belief, models, synthetic
-from mslsq.alignment.estimate import Estimate, PairLevel, mad_sigma, residual_at
+from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.mosaics import cut
 from mslsq.alignment.objective import Photometric
 from mslsq.alignment.options import Options
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.pyramid import build
+from mslsq.alignment.spread import mad_sigma, residual_at
 from mslsq.alignment.uncertainty import tangent_covariance
 
 SIZE = 40

@@ -6,10 +6,10 @@ import scipy.ndimage
 import torch
 
 from mslsq.alignment import MapStatus, align
-from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.metrics import NormalizedGradients, SquaredDifference
 from mslsq.alignment.metrics.metric import Metric
 from mslsq.alignment.models import Frame
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.prepared import prepare
 from mslsq.alignment.votes import ENOUGH, TIMES, Votes, elected, votes, voting_level
 

@@ -12,12 +12,14 @@ from torch import Tensor
 from mslsq.alignment.big.files import RasterFile
 from mslsq.alignment.big.tiles import SIDE
 from mslsq.alignment.descent import Between
-from mslsq.alignment.estimate import Estimate, PairLevel, are_heavy, spread_over
+from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.joint.overlap import Overlap
 from mslsq.alignment.measures import masked_ncc, project
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.pyramid import Level, build
+from mslsq.alignment.spread import are_heavy, spread_over
 
 LEVELS = 4
 """Of a tile: from its own pixels to those of eight."""

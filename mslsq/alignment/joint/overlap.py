@@ -16,10 +16,12 @@ from torch import Tensor
 from mslsq.alignment import passes
 from mslsq.alignment.curvature import Seen, samples
 from mslsq.alignment.descent import Between
-from mslsq.alignment.estimate import Estimate, PairLevel, heavy_tails, spread_at
+from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.models import MODELS, Warp
 from mslsq.alignment.objective import LOSSES
+from mslsq.alignment.pair_level import PairLevel
+from mslsq.alignment.spread import heavy_tails, spread_at
 
 
 @dataclass(frozen=True)

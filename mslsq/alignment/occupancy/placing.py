@@ -10,13 +10,14 @@ from torch import Tensor
 
 from mslsq.alignment.belief import NAN, Placed
 from mslsq.alignment.descent import UNFINISHED
-from mslsq.alignment.estimate import Estimate, PairLevel, judge, sane
+from mslsq.alignment.estimate import Estimate, judge, sane
 from mslsq.alignment.metrics import Occupancy
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.occupancy.belief import ASKED, Trust, matched, repeated
 from mslsq.alignment.occupancy.cells import ACROSS, Cells, plan_of
 from mslsq.alignment.occupancy.search import Candidate, apart, own_score, ranked
 from mslsq.alignment.options import Options
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.prepared import Prepared
 from mslsq.alignment.refine import Refined, refine
 from mslsq.alignment.result import MapStatus, Stage

@@ -8,10 +8,10 @@ from mslsq.alignment.big import tiles
 from mslsq.alignment.big.memory import affordable_tiles, bytes_of, fits_whole
 from mslsq.alignment.curvature import samples
 from mslsq.alignment.descent import Between
-from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.joint.overlap import Overlap
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import AlignmentOptionError
+from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.pyramid import Level
 
 RANDOM = np.random.default_rng(0)
