@@ -24,8 +24,8 @@ another modality half of the edges have no like."""
 
 VOTED_LEAD = 0.3
 """Of the lead that is asked over shifts, what is left where the votes are for it: what has moved fits elsewhere by as
-much as it is large. It was 0.4 and more in scenes of which 30 % had moved, and 0.3 at most in windows at night on
-others, which have the most votes of all without a match (the halves "choose")."""
+much as it is large. It was 0.4 and more in scenes of which 30 % had moved (but of bricks), and 0.26 at most in windows
+at night on others, which have the most votes of all without a match (the halves "choose")."""
 
 
 class Outgrown(NamedTuple):
