@@ -19,12 +19,12 @@ from mslsq.alignment.big.align_files import FilesAlignment
 from mslsq.alignment.big.coarse import enlarging
 from mslsq.alignment.big.files import RasterFile, rasterio_here, small_cache
 from mslsq.alignment.big.layers import Layer
+from mslsq.alignment.big.whole import LOSSLESS, whole_rasters
 from mslsq.alignment.canvas import EVERYWHERE, Canvas, canvas_around
 from mslsq.alignment.kinds import Kind
 from mslsq.alignment.options import AlignmentOptionError
 from mslsq.alignment.output_names import refuse_to_replace
 from mslsq.alignment.rasters import as_stored
-from mslsq.replacing import NotWrittenError, replacing
 from mslsq.validation import integer, one_of
 
 BLENDS = "mean", "median", "feather"
@@ -35,7 +35,6 @@ WINDOW = 1024
 STACK = 16
 """Layers of a median: of more the windows are smaller."""
 
-LOSSLESS = {"deflate": "deflate", "lzw": "lzw", "zstd": "zstd", "packbits": "packbits", "lzma": "lzma"}
 TILE = 256
 """Of a mosaic whose reference has strips, which windows would compress many times."""
 
@@ -142,35 +141,27 @@ class _Mosaic:
         masked = kind.nodata is None
         counting = np.dtype(np.uint8 if len(self.layers) < 256 else np.uint16)
         clipped = known = 0
-        with ExitStack() as stack:
-            temporary = [stack.enter_context(replacing(one)) for one in (path, coverage)]
-            try:
-                with small_cache(), rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), ExitStack() as open_files:
-                    profiles = self._profile(kind.dtype, self.bands, kind.nodata), self._profile(counting, 1, None)
-                    out, count = (
-                        open_files.enter_context(rasterio.open(one, "w", **profile))
-                        for one, profile in zip(temporary, profiles, strict=True)
-                    )
-                    self._describe(out)
-                    windows = list(self._windows())
-                    for done, canvas in enumerate(windows, 1):
-                        values, number = self._merged(canvas)
-                        where = self._place(canvas)
-                        covered = number > 0
-                        out.write(as_stored(values, covered, kind), window=where)
-                        if masked:
-                            out.write_mask(covered.numpy(), window=where)
-                        count.write(number.numpy().astype(counting), 1, window=where)
-                        clipped += _clipped(values, covered, kind)
-                        known += int(covered.count_nonzero())
-                        if progress is not None:
-                            progress(done, len(windows))
-                with small_cache():
-                    for one in temporary:
-                        refuse_torn(one)
-            except rasterio.errors.RasterioError as error:
-                # What is read has become a RasterError by now.
-                raise NotWrittenError(5, f"cannot be written: {error.__cause__ or error}", str(path)) from error
+        masks = rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True)
+        with whole_rasters(path, coverage) as temporary, small_cache(), masks, ExitStack() as open_files:
+            profiles = self._profile(kind.dtype, self.bands, kind.nodata), self._profile(counting, 1, None)
+            out, count = (
+                open_files.enter_context(rasterio.open(one, "w", **profile))
+                for one, profile in zip(temporary, profiles, strict=True)
+            )
+            self._describe(out)
+            windows = list(self._windows())
+            for done, canvas in enumerate(windows, 1):
+                values, number = self._merged(canvas)
+                where = self._place(canvas)
+                covered = number > 0
+                out.write(as_stored(values, covered, kind), window=where)
+                if masked:
+                    out.write_mask(covered.numpy(), window=where)
+                count.write(number.numpy().astype(counting), 1, window=where)
+                clipped += _clipped(values, covered, kind)
+                known += int(covered.count_nonzero())
+                if progress is not None:
+                    progress(done, len(windows))
         return MosaicFiles(path, coverage, self.canvas, known, self._notes(clipped, known))
 
     def _merged(self, canvas: Canvas) -> tuple[Float[Tensor, "bands rows columns"], Int[Tensor, "rows columns"]]:
@@ -224,7 +215,7 @@ class _Mosaic:
             "nodata": nodata, "tiled": True, "blockysize": sides[0], "blockxsize": sides[1], "BIGTIFF": "IF_SAFER",
         }  # fmt: skip
         if compression != "none":
-            profile["compress"] = LOSSLESS.get(compression, "deflate")
+            profile["compress"] = compression if compression in LOSSLESS else "deflate"
             predictor = of.get("predictor")
             if predictor in ("2", "3") and profile["compress"] in ("deflate", "lzw", "zstd"):
                 profile["predictor"] = 2 if np.issubdtype(dtype, np.integer) else int(predictor)
@@ -272,15 +263,3 @@ def _clipped(values: Tensor, known: Tensor, kind: Kind) -> int:
         return 0
     limits, data = np.iinfo(kind.dtype), values[:, known]
     return int(((data < limits.min - 0.5) | (data > limits.max + 0.5)).count_nonzero())
-
-
-def refuse_torn(path: Path) -> None:
-    """GDAL writes its last blocks when a file is closed, and says nothing of a disk that is full by then."""
-    rasterio, length = rasterio_here(), path.stat().st_size
-    with rasterio.open(path) as dataset:
-        for band in dataset.indexes:
-            for (row, column), _ in dataset.block_windows(band):
-                place = [dataset.get_tag_item(f"BLOCK_{what}_{column}_{row}", "TIFF", bidx=band) for what in
-                         ("OFFSET", "SIZE")]  # fmt: skip
-                if place[0] is None or int(place[0]) + int(place[1]) > length:
-                    raise NotWrittenError(28, "cannot be written whole: is the disk full?", str(path))

@@ -8,15 +8,15 @@ import numpy as np
 
 from mslsq.alignment.big.coregister_files import FilesCoregistration
 from mslsq.alignment.big.files import RasterFile, rasterio_here, small_cache
-from mslsq.alignment.big.mosaic import LOSSLESS, refuse_torn
 from mslsq.alignment.big.passing import MARGIN, Progress
+from mslsq.alignment.big.whole import LOSSLESS, whole_rasters
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.files import corrected_numbers
 from mslsq.alignment.dem.local import LocalCoregistration
 from mslsq.alignment.kinds import Kind
 from mslsq.alignment.output_names import refuse_to_replace
 from mslsq.alignment.rasters import as_stored
-from mslsq.replacing import NotWrittenError, replaced, replacing
+from mslsq.replacing import replaced
 
 TILE = 256
 
@@ -64,29 +64,21 @@ def write_coregistered(
         raise CoregistrationError(f"write_coregistered: path and changed are both {path}; give two names.")
     profiles = _profile(passes.models.reference.file, passes.models.dem.file), _marks(passes.models.reference.file)
     kind = Kind(".tif", np.dtype(profiles[0]["dtype"]), nodata=profiles[0]["nodata"])
-    with ExitStack() as stack:
-        temporary = [stack.enter_context(replacing(one)) for one in (path, changed)]
-        try:
-            with small_cache(), ExitStack() as open_files:
-                out, marks = (
-                    open_files.enter_context(rasterio.open(one, "w", **profile))
-                    for one, profile in zip(temporary, profiles, strict=True)
-                )
-                unit = passes.models.dem.file.profile["units"][0]
-                if unit:
-                    out.set_band_unit(1, unit)
-                for box in passes.each("writing", progress):
-                    values, _, moved = passes.corrected(found, box, False, local)
-                    core = slice(MARGIN, MARGIN + box[2]), slice(MARGIN, MARGIN + box[3])
-                    numbers = as_stored(values[core][None], values[core].isfinite(), kind)[0]
-                    where = rasterio.windows.Window(box[1], box[0], box[3], box[2])
-                    out.write(numbers, 1, window=where)
-                    marks.write(moved[core].numpy().astype(np.uint8), 1, window=where)
-            with small_cache():
-                for one in temporary:
-                    refuse_torn(one)
-        except rasterio.errors.RasterioError as error:
-            raise NotWrittenError(5, f"cannot be written: {error.__cause__ or error}", str(path)) from error
+    with whole_rasters(path, changed) as temporary, small_cache(), ExitStack() as open_files:
+        out, marks = (
+            open_files.enter_context(rasterio.open(one, "w", **profile))
+            for one, profile in zip(temporary, profiles, strict=True)
+        )
+        unit = passes.models.dem.file.profile["units"][0]
+        if unit:
+            out.set_band_unit(1, unit)
+        for box in passes.each("writing", progress):
+            values, _, moved = passes.corrected(found, box, False, local)
+            core = slice(MARGIN, MARGIN + box[2]), slice(MARGIN, MARGIN + box[3])
+            numbers = as_stored(values[core][None], values[core].isfinite(), kind)[0]
+            where = rasterio.windows.Window(box[1], box[0], box[3], box[2])
+            out.write(numbers, 1, window=where)
+            marks.write(moved[core].numpy().astype(np.uint8), 1, window=where)
     return path, changed
 
 
@@ -105,6 +97,6 @@ def _marks(reference: RasterFile) -> dict[str, Any]:
 def _profile(reference: RasterFile, dem: RasterFile) -> dict[str, Any]:
     dtype, nodata = corrected_numbers(dem.kind, reference.kind)
     compression = str(dem.profile.get("compress", "none") or "none").lower()
-    compress = None if compression == "none" else LOSSLESS.get(compression, "deflate")
+    compress = None if compression == "none" else compression if compression in LOSSLESS else "deflate"
     predictor = {"predictor": 3} if compress in ("deflate", "lzw", "zstd") else {}
     return _marks(reference) | {"dtype": dtype.name, "nodata": nodata, "compress": compress} | predictor
