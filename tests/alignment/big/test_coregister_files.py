@@ -214,9 +214,7 @@ def test_what_cannot_be_compared_is_refused(pair, tmp_path):
     with pytest.raises(CoregistrationError, match=r"d\.tif cannot be seen on the pixels of .*a\.tif: is the CRS in"):
         coregister_files(pair[0], strange)
     empty = rewritten(pair[1], tmp_path / "e.tif", lambda values: 0 * values - 9999)
-    with pytest.raises(
-        CoregistrationError, match=r"e\.tif has no data: .* nodata value \(-9999.*a_nodata"
-    ):
+    with pytest.raises(CoregistrationError, match=r"e\.tif has no data: .* nodata value \(-9999.*a_nodata"):
         coregister_files(pair[0], empty)
     with rasterio.open(pair[1]) as dataset:
         part, options = dataset.read(1)[:, :20], dataset.profile | {"width": 20}
