@@ -72,7 +72,8 @@ class SolveProspect:
     @property
     def enough(self) -> float:
         """Seconds of solves after which it pays to make a program: where a process before had one, as many as finding
-        it took there. However many solves then follow, they take at most twice what the better choice would have."""
+        it took there. However many solves then follow, they take at most twice what the better choice would have.
+        (Solves are timed by the clock, finding by the processor: on a busy machine it comes sooner.)"""
         return min(self.seconds_of_finding, PROGRAM_SECONDS)
 
     @property
