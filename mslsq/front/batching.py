@@ -68,8 +68,8 @@ def plain_tensor(value: Any) -> Any:
     else, and what intercepts its operations, as it is. Derivatives pass."""
     if type(value) in PLAIN or not isinstance(value, Tensor):
         return value
-    intercepts = type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__
-    return value if intercepts else value.as_subclass(Tensor)
+    own, usual = (getattr(kind, "__torch_dispatch__", None) for kind in (type(value), Tensor))
+    return value.as_subclass(Tensor) if own is usual else value
 
 
 def is_whole(value: Any) -> bool:
