@@ -50,7 +50,7 @@ def call_knowing_words(of_solvers: Iterable[str]) -> Callable[[F], F]:
         **{name: f"it belongs to the solver: solver=mslsq.LevenbergMarquardt({name}=...)" for name in of_solvers},
         **OPTIONS_OF_CALLS,
     }
-    return lambda function: knows_words(function.__name__, words)(function)
+    return lambda function: knows_words(function.__qualname__.removesuffix(".__init__"), words)(function)
 
 
 def solver_knowing_words(kind: type[K]) -> type[K]:

@@ -77,6 +77,7 @@ ATTRIBUTES_OF_SOLUTIONS: Mapping[str, str] = {
     **dict.fromkeys(("final_cost", "error", "last_err", "best_err", "chisqr", "loss"), ".cost, which is ½Σρ"),
     **dict.fromkeys(("grad", "optimality", "gradient"), ".gradient_norm"),
     **dict.fromkeys(("err_history", "trajectory"), ".history"),
+    **dict.fromkeys(("BriefReport", "FullReport", "summary", "report", "termination_type"), ".message()"),
     **dict.fromkeys(("pcov", "cov", "covar"), "mslsq.covariance(problem, solution, name); a CurveFit has .covariance"),
     **dict.fromkeys(
         ("fun", "residual", "residuals", "fvec"),

@@ -38,7 +38,7 @@ from mslsq.manifolds import Manifold
 from mslsq.problem.errors import DtypeError, ProblemError
 from mslsq.solution import Solution, Status
 from mslsq.solvers import GraduatedNonConvexity, LevenbergMarquardt, Solver
-from mslsq.validation import one_of
+from mslsq.validation import made_a_tensor, one_of
 
 
 @outside_compiled_regions
@@ -340,4 +340,4 @@ def _checked(model: Any, y: Any, p0: Any, sigma: Any) -> Tensor | None:
         return sigma
     if isinstance(sigma, (int, float)) and not isinstance(sigma, bool):
         return torch.full((), float(sigma), dtype=y.dtype, device=y.device)
-    raise ProblemError(f"sigma must be a tensor or a number, not {type(sigma).__name__}.")
+    raise ProblemError(f"sigma must be a tensor or a number, not {type(sigma).__name__}.{made_a_tensor(sigma)}")

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from mslsq.adjoint import Adjoint, Implicit
+from mslsq.elsewhere.calls import call_knowing_words
 from mslsq.front.exporting import exported_solve, is_being_exported
 from mslsq.front.solve import solve
 from mslsq.problem import Problem
@@ -34,6 +35,7 @@ class LeastSquaresLayer(nn.Module):
     >>> loss(solution.value["pose"]).backward()
     """
 
+    @call_knowing_words(LevenbergMarquardt.__dataclass_fields__)
     def __init__(
         self,
         problem: Problem,
@@ -43,6 +45,10 @@ class LeastSquaresLayer(nn.Module):
     ):
         super().__init__()
         instance_of("LeastSquaresLayer: problem", problem, Problem)
+        if solver is not None and not isinstance(solver, OuterSolver):
+            instance_of("LeastSquaresLayer: solver", solver, Solver, "Write solver=mslsq.LevenbergMarquardt(), say.")
+        if adjoint is not None:
+            instance_of("LeastSquaresLayer: adjoint", adjoint, Adjoint, "Write adjoint=mslsq.Implicit(), say.")
         self.problem = problem
         self.solver = LevenbergMarquardt() if solver is None else solver
         self.adjoint = Implicit(failed="zero") if adjoint is None else adjoint

@@ -139,6 +139,12 @@ def way_of(block: BlockTerm, values: Values, inputs: Inputs) -> Found:
         others = "Write it with other operations, or give the Jacobian yourself (jac=, or jacobians of a CostFunction)."
         # That a user's autograd.Function has no forward mode says nothing where reverse mode fails as well.
         error = next((error for error in failures if OF_FORWARD_MODE not in str(error)), failures[0])
+        if block.term.jacobians is not None:
+            raise UndifferentiableResidualError(
+                f"The Jacobian that was given for {block.term.name!r} (jac=, or jacobians of a CostFunction) cannot be "
+                f"evaluated for many blocks at once: {type(error).__name__}: {_first_line(error).rstrip('.')}. Write "
+                "it with PyTorch's operations, or leave it out."
+            ) from error
         raise UndifferentiableResidualError(
             f"The residual of {block.term.name!r} cannot be differentiated: PyTorch's transforms raise "
             f"{type(error).__name__}: {_first_line(error).rstrip('.')}. {remedy(error) or others}"

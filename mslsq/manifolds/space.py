@@ -323,7 +323,10 @@ def space_of(kind: Kind) -> Space:
         return ManifoldSpace(kind.__name__, kind.storage_dim, kind.tangent_dim, kind)
     if isinstance(kind, Mapping):
         return _product({name: space_of(part) for name, part in kind.items()})
-    raise ManifoldError(f"not a manifold: {_described(kind)}. Give a Manifold class, Euclidean(dim), or a dict of them")
+    hint = f" Write mslsq.Euclidean({kind})." if isinstance(kind, int) and not isinstance(kind, bool) else ""
+    raise ManifoldError(
+        f"not a manifold: {_described(kind)}. Give a Manifold class, Euclidean(dim), or a dict of them.{hint}"
+    )
 
 
 def space_of_value(value: Any) -> Space:

@@ -104,6 +104,10 @@ class LevenbergMarquardt(Optimizer):
         cg_max_iterations: int = 200,
         buffers: Iterable[Tensor] = (),
     ):
+        if isinstance(params, torch.nn.Module):
+            raise OptimizerError(
+                "LevenbergMarquardt: params are the parameters of a model, not the model: write model.parameters()."
+            )
         number("LevenbergMarquardt: damping", damping, above=0, error=OptimizerError)
         number("LevenbergMarquardt: min_damping", min_damping, least=0, error=OptimizerError)
         number("LevenbergMarquardt: cg_tolerance", cg_tolerance, above=0, below=1, error=OptimizerError)
@@ -171,7 +175,7 @@ class LevenbergMarquardt(Optimizer):
         if not callable(closure):
             raise TypeError(
                 "LevenbergMarquardt.step needs a closure that returns residuals: optimizer.step(lambda: model(x) - y). "
-                f"Given was {closure!r}."
+                f"Given was {'a tensor' if isinstance(closure, Tensor) else repr(closure)}."
             )
         active = active_parameters(self.param_groups)
         evaluation = Repeatable(closure, active.device, self.buffers)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mslsq import pytree
 from mslsq.losses import RobustLoss
+from mslsq.manifolds import Manifold
 from mslsq.problem.curvature import curvature_from_jacobians
 from mslsq.problem.data import WEIGHT, DataArgument, DataLeaf, Shared, own_tensors
 from mslsq.problem.errors import ProblemError, ShapeError, unknown_name
@@ -90,6 +91,7 @@ class CostFunction(nn.Module):
             instance_of(
                 f"Cost {self.name!r}: loss", loss, RobustLoss, "Write loss=mslsq.Huber(1.0), say.", ProblemError
             )
+        self._check_variables(variables)
         self.references = tuple(blocks_of(variable) for variable in variables)
         self.weight = weight_of(weight, self.name)
         self.loss = loss
@@ -203,6 +205,18 @@ class CostFunction(nn.Module):
         variables = ", ".join(map(repr, self.references))
         return f"{type(self).__name__}({variables}, name={self.name!r}, blocks={self.num_blocks})"
 
+    def _check_variables(self, given: tuple[Any, ...]) -> None:
+        """Are all that stand by position variables?"""
+        others = [one for one in given if not isinstance(one, Variable | Blocks)]
+        if not others:
+            return
+        names = list(inspect.signature(self.residual).parameters)[len(given) - len(others) : len(given)]
+        kinds = ", ".join(type(one).__name__ for one in others)
+        raise ProblemError(
+            f"Cost {self.name!r}: by position it takes Variables or variable[index], not {kinds}. Data are given by "
+            f"keyword: {', '.join(f'{name}=...' for name in names) or 'name=...'}."
+        )
+
     def _check_signature(self, data: dict[str, Any]) -> None:
         """Do the variables and data fit the parameters of `residual`?"""
         kind = self._signature(data)
@@ -307,6 +321,13 @@ class CostFunction(nn.Module):
         for leaf in self.data_leaves:
             tensor = self.get_parameter_or_buffer(leaf.name)
             if leaf.per_block:
+                element = self._element_of(leaf.name)
+                if element is not None and tensor.ndim == 1:
+                    raise ShapeError(
+                        f"Cost {self.name!r}: data {leaf.name!r} is a single element of {element.__name__}, but data "
+                        f"have one leading entry per block. Use storage of shape (blocks, {element.storage_dim}), or "
+                        "mslsq.Shared(x) for data that all blocks share."
+                    )
                 if tensor.ndim == 0:
                     raise ShapeError(
                         f"Cost {self.name!r}: data {leaf.name!r} is a scalar, but data have one leading entry "
@@ -329,6 +350,12 @@ class CostFunction(nn.Module):
         if blocks == 0:
             raise ShapeError(f"Cost {self.name!r} has no blocks: its index or data are empty.")
         return blocks
+
+    def _element_of(self, name: str) -> type[Manifold] | None:
+        """The manifold of data that are one element per block; None of others."""
+        structure = self.arguments[name].structure if name in self.arguments else None
+        kind = None if structure is None else structure.type
+        return kind if isinstance(kind, type) and issubclass(kind, Manifold) else None
 
     @property
     def data_leaves(self) -> list[DataLeaf]:
@@ -378,7 +405,8 @@ for _name in ("name", "references"):
 
 def _without_residual(kind: type) -> str:
     """What to tell of a class whose residual is not written; other libraries' words for it are known."""
-    others = ("error", "err_fn", "evaluateError", "compute_residual", "cost", "residuals", "forward", "__call__")
+    others = ("error", "err_fn", "evaluateError", "unwhitenedError", "Evaluate", "evaluate", "compute_residual", "cost")
+    others = (*others, "residuals", "forward", "__call__")
     own = (name for base in kind.__mro__[: kind.__mro__.index(CostFunction)] for name in vars(base))
     found = next((name for name in own if name in others), None)
     hint = f" It has {found!r}: call that residual." if found else ""

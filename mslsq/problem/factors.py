@@ -107,8 +107,8 @@ class Between(CostFunction):
     >>> Between(pose[i], pose[j], measured=T_ij, loss=mslsq.Huber(1.0))
     """
 
-    def __init__(self, a: Any, b: Any, *, measured: Any, **options: Any):
-        super().__init__(a, b, measured=measured, **options)
+    def __init__(self, a: Any, b: Any, *others: Any, measured: Any, **options: Any):
+        super().__init__(a, b, *others, measured=measured, **options)
         for reference in self.references:
             kind = reference.variable.manifold
             if not (isinstance(kind, type) and issubclass(kind, LieGroup)):

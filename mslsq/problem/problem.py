@@ -224,6 +224,8 @@ def _check_parts(parts: tuple[Any, ...]) -> None:
     strange = [part for part in parts if not isinstance(part, (CostFunction, Constraint, Fixed))]
     if strange:
         hint = " Create it first: Between(pose[i], pose[j], ...)." if isinstance(strange[0], type) else ""
+        if isinstance(strange[0], list | tuple):
+            hint = " Write mslsq.Problem(*costs)."
         raise ProblemError(
             f"A Problem takes cost functions, constraints and variable.fixed(index), not {strange[0]!r}.{hint}"
         )

@@ -152,7 +152,12 @@ def checked_index(variable: Variable, index: Index) -> Tensor | int:
     if isinstance(index, slice):
         index = torch.arange(variable.num_blocks, device="cpu")[index]
     if not isinstance(index, Tensor):
-        index = torch.as_tensor(index, device="cpu")
+        try:
+            index = torch.as_tensor(index, device="cpu")
+        except (TypeError, ValueError, RuntimeError):
+            raise IndexRangeError(
+                f"Variable {variable.name!r}: an index must be an integer or a vector of them, not {index!r}."
+            ) from None
     if index.dtype == torch.bool and index.ndim == 1:
         if len(index) != variable.num_blocks:
             raise IndexRangeError(

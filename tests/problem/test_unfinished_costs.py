@@ -1,10 +1,11 @@
 """Classes of costs that cannot work are refused where they are made or first used, with what to write."""
 
 # Wrong on purpose.
-# pyright: reportArgumentType=false, reportIncompatibleMethodOverride=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIncompatibleMethodOverride=false
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -112,6 +113,45 @@ def test_numbers_in_the_place_of_elements_are_told_how_to_become_some(kind, meas
     with pytest.raises(ProblemError) as caught:
         mslsq.Problem(kind(POSE[[0, 1]], POSE[[1, 2]], measured=measured))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Relative(POSE[0], POSE[1], POSES[:1]), ["'relative'", "not Tensor", "measured=..."]),
+        (lambda: mslsq.Prior(POSE[0], mslsq.SE3(POSES[:1]), 0.1), ["'prior'", "not SE3, float", "target=..."]),
+        (
+            lambda: mslsq.Between(POSE[0], POSE[1], measured=mslsq.SE3(POSES[0])),
+            ["single element of SE3", "(blocks, 7)"],
+        ),
+        (lambda: mslsq.Problem([mslsq.Prior(POSE, target=mslsq.SE3(POSES))]), ["mslsq.Problem(*costs)"]),
+        (lambda: POSE.fixed("0"), ["'pose'", "not '0'"]),
+        (lambda: mslsq.Variable("x", 2), ["mslsq.Euclidean(2)"]),
+    ],
+)
+def test_what_is_given_in_another_librarys_way_is_told_ours(make, words):
+    with pytest.raises(ValueError) as caught:
+        make()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_jacobian_of_numpy_is_not_called_a_residual_without_derivative():
+    def jac(p):
+        return torch.from_numpy(-np.exp(-p.numpy())[:, None])
+
+    with pytest.raises(mslsq.errors.UndifferentiableResidualError, match=r"Jacobian that was given for.*jac="):
+        mslsq.least_squares(lambda p: torch.exp(-p) - 1, torch.ones(1), jac=jac)
+
+
+def test_a_layer_says_at_once_what_its_options_are():
+    problem = mslsq.Problem(mslsq.Prior(X, target=torch.zeros(3, 2)))
+    with pytest.raises(TypeError, match=r"adjoint must be an Adjoint.*Implicit\(\)"):
+        mslsq.LeastSquaresLayer(problem, adjoint="implicit")
+    with pytest.raises(TypeError, match=r"LeastSquaresLayer has no option 'backward_mode'.*Implicit\(\)"):
+        mslsq.LeastSquaresLayer(problem, backward_mode="implicit")
+    with pytest.raises(TypeError, match="solver must be a Solver"):
+        mslsq.LeastSquaresLayer(problem, solver="lm")
 
 
 def test_a_start_without_numbers_is_refused():

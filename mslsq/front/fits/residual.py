@@ -28,7 +28,9 @@ def _residual(model: Any, p: Any, t: Any, y: Tensor, whitening: Tensor, used: Te
     predicted = model(p, t)
     if not isinstance(predicted, Tensor) or predicted.shape != y.shape:
         given = f"shape {tuple(predicted.shape)}" if isinstance(predicted, Tensor) else type(predicted).__name__
-        raise ShapeError(f"model(p, t) returned {given}; y of one fit has shape {tuple(y.shape)}.")
+        is_of_p = isinstance(predicted, Tensor) and isinstance(p, Tensor) and predicted.shape == p.shape
+        hint = " Are its arguments the other way round? Here the parameters come first." if is_of_p else ""
+        raise ShapeError(f"model(p, t) returned {given}; y of one fit has shape {tuple(y.shape)}.{hint}")
     if predicted.is_complex():  # complex y have been split into pairs of real numbers, with what the model returns
         raise DtypeError(
             "model(p, t) returned complex numbers, and y is real: return what was measured of them (x.abs(), x.real), "
