@@ -45,7 +45,7 @@ STEPS = 5
 """Of the solve on the finest level."""
 
 ALIKE = 0.5
-"""Correlation on the level before: of less, not so many blocks agree."""
+"""Where the maps correlate by less on the next coarser level, the rival is not asked: few blocks can agree there."""
 
 
 def repeated(pair: Pair, estimate: Estimate, rival: Standing, first: int) -> float:
