@@ -14,7 +14,7 @@ from mslsq.manifolds.components import cat, stack
 from mslsq.manifolds.lie_group import RigidGroup, normalized
 from mslsq.manifolds.series import half_angle, sine_remainder
 from mslsq.manifolds.so2 import SO2
-from mslsq.manifolds.validation import check_tensor
+from mslsq.manifolds.validation import check_tangent, check_tensor
 
 
 class SE2(RigidGroup):
@@ -79,7 +79,7 @@ class SE2(RigidGroup):
 
     @classmethod
     def exp(cls, tangent: Float[Tensor, "*batch 3"]) -> Self:
-        check_tensor(cls, "exp", tangent)
+        check_tangent(cls, tangent)
         # V = sin(x)/x R(x) with x = θ/2: the chord of an arc of angle θ points along the middle of the arc
         x = 0.5 * tangent[..., 2:]
         cosine, sine, sinc = planar.half(x)

@@ -14,7 +14,7 @@ from mslsq.manifolds.components import cat, cat_matrices, cross, matmul
 from mslsq.manifolds.lie_group import RigidGroup, dot, hat, hat_squared, normalized, outer
 from mslsq.manifolds.series import HalfAngle, half_angle, higher_remainders, sine_remainder
 from mslsq.manifolds.so3 import SO3
-from mslsq.manifolds.validation import check_tensor
+from mslsq.manifolds.validation import check_tangent, check_tensor
 
 
 class SE3(RigidGroup):
@@ -70,7 +70,7 @@ class SE3(RigidGroup):
 
     @classmethod
     def exp(cls, tangent: Float[Tensor, "*batch 6"]) -> Self:
-        check_tensor(cls, "exp", tangent)
+        check_tangent(cls, tangent)
         rho, phi = tangent[..., :3], tangent[..., 3:]
         half = 0.5 * phi
         parts = half_angle(dot(half, half))

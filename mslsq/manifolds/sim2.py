@@ -14,7 +14,7 @@ from mslsq.manifolds.lie_group import LieGroup, normalized
 from mslsq.manifolds.series import half_angle
 from mslsq.manifolds.similarity import translation_coefficients
 from mslsq.manifolds.so2 import SO2
-from mslsq.manifolds.validation import check_tensor
+from mslsq.manifolds.validation import check_tangent, check_tensor
 
 
 class Sim2(LieGroup):
@@ -65,7 +65,7 @@ class Sim2(LieGroup):
 
     @classmethod
     def exp(cls, tangent: Float[Tensor, "*batch 4"]) -> Self:
-        check_tensor(cls, "exp", tangent)
+        check_tangent(cls, tangent)
         angle, sigma = tangent[..., 2:3], tangent[..., 3:]
         translation = planar.product(_mean_motion(sigma, angle), tangent[..., :2])
         return cls._wrap(torch.cat([translation, angle.cos(), angle.sin(), sigma.exp()], -1))

@@ -15,7 +15,7 @@ from mslsq.manifolds.lie_group import LieGroup, dot, hat, normalized
 from mslsq.manifolds.series import half_angle
 from mslsq.manifolds.similarity import inverse_coefficients, translation_coefficients
 from mslsq.manifolds.so3 import SO3
-from mslsq.manifolds.validation import check_tensor
+from mslsq.manifolds.validation import check_tangent, check_tensor
 
 
 class Sim3(LieGroup):
@@ -68,7 +68,7 @@ class Sim3(LieGroup):
 
     @classmethod
     def exp(cls, tangent: Float[Tensor, "*batch 7"]) -> Self:
-        check_tensor(cls, "exp", tangent)
+        check_tangent(cls, tangent)
         rho, phi, sigma = tangent[..., :3], tangent[..., 3:6], tangent[..., 6:]
         angle2 = dot(phi, phi)
         half = half_angle(0.25 * angle2)

@@ -12,7 +12,7 @@ from torch import Tensor
 from mslsq.manifolds import planar
 from mslsq.manifolds.components import stack
 from mslsq.manifolds.lie_group import RigidGroup, normalized
-from mslsq.manifolds.validation import check_tensor
+from mslsq.manifolds.validation import check_tangent, check_tensor
 
 
 class SO2(RigidGroup):
@@ -45,7 +45,7 @@ class SO2(RigidGroup):
 
     @classmethod
     def exp(cls, tangent: Float[Tensor, "*batch 1"]) -> Self:
-        check_tensor(cls, "exp", tangent)
+        check_tangent(cls, tangent)
         return cls._wrap(torch.cat([tangent.cos(), tangent.sin()], -1))
 
     def log(self) -> Float[Tensor, "*batch 1"]:

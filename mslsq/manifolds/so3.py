@@ -13,7 +13,7 @@ from mslsq.manifolds import quaternion
 from mslsq.manifolds.components import cat
 from mslsq.manifolds.lie_group import RigidGroup, dot, hat, hat_squared, normalized
 from mslsq.manifolds.series import HalfAngle, cotangent_remainder, half_angle, sine_remainder
-from mslsq.manifolds.validation import check_tensor
+from mslsq.manifolds.validation import check_tangent, check_tensor
 
 
 class SO3(RigidGroup):
@@ -46,7 +46,7 @@ class SO3(RigidGroup):
 
     @classmethod
     def exp(cls, tangent: Float[Tensor, "*batch 3"]) -> Self:
-        check_tensor(cls, "exp", tangent)
+        check_tangent(cls, tangent)
         half = 0.5 * tangent
         parts = half_angle(dot(half, half))
         return cls._wrap(cat([parts.sinc * half, parts.cosine]))

@@ -8,6 +8,7 @@ It never changes the numbers: the same code under a transform, where nothing is 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,15 @@ def check_tensor(kind: type, method: str, given: object) -> None:
     if not isinstance(given, Tensor) and made_a_tensor(given):
         what = f"{kind.__name__}.{method}"
         raise ManifoldError(f"{what} takes a tensor, not {type(given).__name__}.{made_a_tensor(given)}")
+
+
+def check_tangent(kind: Any, given: object) -> None:
+    """Raises a ManifoldError for what is no tensor of tangent vectors, of which `exp` of a group makes elements."""
+    check_tensor(kind, "exp", given)
+    if isinstance(given, Tensor) and given.shape[-1:] != (kind.tangent_dim,):
+        raise ManifoldError(
+            f"{kind.__name__}.exp takes tangent vectors, shape (..., {kind.tangent_dim}), not {tuple(given.shape)}."
+        )
 
 
 def tolerance(dtype: torch.dtype) -> float:

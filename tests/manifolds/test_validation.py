@@ -135,3 +135,11 @@ def test_the_start_of_a_solve_is_looked_at_also_as_plain_storage():
     mslsq.solve(problem, {"pose": start})
     with pytest.raises(ValueError, match=r"Variable 'pose': SO3.*entry \[1\].*normalize"):
         mslsq.solve(problem, {"pose": start * torch.tensor([[1.0], [2.0]], dtype=D)})
+
+
+@pytest.mark.parametrize("kind", [SO2, SE2, SO3, SE3, Sim2, Sim3])
+def test_exp_refuses_what_is_no_tangent_vector(kind):
+    for shape in ((kind.tangent_dim + 1,), (2, kind.tangent_dim - 1), ()):
+        with pytest.raises(ManifoldError, match=r"tangent vectors, shape \(\.\.\., "):
+            kind.exp(torch.zeros(shape))
+    assert kind.exp(torch.zeros(3, kind.tangent_dim)).storage.shape == (3, kind.storage_dim)
