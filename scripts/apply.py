@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from command_line import NOTHING_DONE, CommandError, console, end_when_told, errors, in_words
+from command_line import NOTHING_DONE, CommandError, console, ended_when_told, errors, in_words
 from rich.markup import escape
 
 from mslsq.alignment.coordinates.applying import FoundTransform, LeftOutError, applied, moved_points, read_transform
@@ -161,8 +161,8 @@ def main() -> int:
             errors.print("[red]nothing to apply:[/]", escape(str(error)))
             return NOTHING_DONE
 
-    end_when_told()
-    return in_words(attempted)
+    with ended_when_told():
+        return in_words(attempted)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import schemas
@@ -93,9 +95,23 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def end_when_told() -> None:
-    """SIGTERM, by which schedulers end a job, ends a run as Ctrl-C does: no unfinished file is left."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+@contextmanager
+def ended_when_told() -> Iterator[None]:
+    """SIGTERM, by which schedulers end a job, ends the run inside as Ctrl-C does: no unfinished file is left. Processes
+    that are forked from it end at once, as whoever forked them expects (a `multiprocessing.Pool` waits for that)."""
+    own = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == own:
+            signal.default_int_handler(number, frame)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def in_words(work: Callable[[], int], advice: str = "") -> int:
@@ -194,10 +210,10 @@ def start(
     for stream in (sys.stdout, sys.stderr):  # a file's name need not be Unicode
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    end_when_told()
     try:
         sys.argv[1:] = complete(sys.argv[1:])
-        main()
+        with ended_when_told():
+            main()
     except (*CONFIGURATION_ERRORS, ValueError) as error:  # ValueError: flags that contradict each other, resume
         sys.exit(refuse(error))
     except OSError as error:  # Hydra makes the folder of a run before anything else
