@@ -6,6 +6,7 @@ A kind that has been looked at belongs to "choose" for ever: the claim of a late
 from collections.abc import Callable
 
 import truth_claim
+import truth_fifth
 import truth_flat
 import truth_fourth
 import truth_lines
@@ -112,6 +113,9 @@ WITHOUT_MATCH: dict[str, dict[str, Callable[[int, Random], Pair]]] = {
         "skylines": two_of(truth_lines.skyline),
         "barcodes": two_of(truth_lines.barcode),
         "rails": two_of(truth_lines.rails),
+        "suns": two_of(truth_fourth.suns),
+        "heads": two_of(truth_fourth.heads),
+        "endoscopes": truth_fourth.endoscopes,
     },
     "claim": {
         "icons": two_of(truth_claim.icons),
@@ -137,11 +141,12 @@ WITHOUT_MATCH: dict[str, dict[str, Callable[[int, Random], Pair]]] = {
         "parquet": two_of(truth_fourth.parquet),
         "isobars": two_of(truth_fourth.isobars),
         "pollen": two_of(truth_fourth.pollen),
-        "suns": two_of(truth_fourth.suns),
-        "heads": two_of(truth_fourth.heads),
-        "endoscopes": truth_fourth.endoscopes,
         "compressed": truth_fourth.compressed,
         "crossed": truth_fourth.crossed,
+        "coins": truth_fifth.coins,
+        "gauges": truth_fifth.gauges,
+        "dishes": truth_fifth.dishes,
+        "portholes": truth_fifth.portholes,
     },
 }
 

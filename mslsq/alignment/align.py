@@ -74,7 +74,9 @@ def align(
         min_detail: the median correlation of the blocks with the strongest detail below which a placement is not
             believed, if there are many blocks; of a few, more is asked (`mslsq.alignment.evidence`), and of maps with
             white noise as much less as that explains (`mslsq.alignment.noise`). 0.2 less where many small blocks agree
-            all but entirely, as of a scene in which things have moved (`mslsq.alignment.consensus`). -1 asks nothing.
+            all but entirely, as of a scene in which things have moved (`mslsq.alignment.consensus`). Where what agrees
+            may be one form in two scenes, a rim, the other blocks must agree, too (`mslsq.alignment.weighing`). -1 asks
+            nothing.
         min_lead: how far a placement must stand out from every other shift of the map (`mslsq.alignment.rivals`): 1 is
             twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. Where less than half overlaps,
             more is asked; of models that turn, 0.4 `min_lead` over every other rotation. `min_detail` is lowered by 0.4

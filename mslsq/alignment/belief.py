@@ -107,18 +107,21 @@ def believed(
     doubt = _doubt(pair.options, estimate, None if outgrown else leader, weighing) or _rivalry(standing, least)
     # Where it stands out, and its detail is a little too weak, loops through other maps may tell. Not of ambiguous
     # ones: where a texture repeats, loops close on wrong bricks too.
+    # Nor of one form in two scenes: the rim of an aperture closes them, too.
     possible = standing is not None and standing.lead >= asked and leader.status not in UNFINISHED
+    possible = possible and weighing.others is None
     precision = _precision(pair, estimate, leader, found, outgrown) if doubt is None or possible else None
     if precision is not None and standing is not None:
         # The places along an arc are told from others by their precision, so that it is known first.
-        matrix = estimate.matrix if outgrown is None or outgrown.misfit.warp is None else outgrown.misfit.warp
+        better = None if outgrown is None else outgrown.misfit.warp
+        matrix = estimate.matrix if better is None or not pair.before_horizon(better) else better
         turned = pair.rival_turned(matrix, pair.sure(estimate, precision[1]))
         rivals = [(standing, asked), *([] if turned is None else [(turned, asked_over_turns(pair.options))])]
         contested = None if turned is None else _rivalry(*rivals[1])
         if contested is None and doubt is None and outgrown is None:
             contested = _repetition(pair, estimate, rivals)
         if contested is not None:
-            doubt, precision = doubt or contested, None
+            doubt, precision = contested, None
     if doubt is not None:
         better = FITS if outgrown is None else outgrown.misfit
         known = None if precision is None else precision[:3]
@@ -140,6 +143,12 @@ def _doubt(
     """What speaks against a placement by itself: its detail, or a solve without an end (None where that says
     nothing)."""
     found = weighing.found
+    if weighing.others is not None:
+        why = (
+            f"(The {found.blocks} strongest blocks may show one form that both maps have in common; the others agree "
+            f"by {weighing.others:.2f}.)"
+        )
+        return MapStatus.LOW_CORRELATION, why
     if estimate.ncc < weighing.min_ncc or not weighing.suffices:
         why = (
             f"(The best found, over an overlap of {estimate.overlap:.0%}, has {estimate.ncc:.2f}, and "

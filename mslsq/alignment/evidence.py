@@ -105,7 +105,7 @@ def _agreement(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
     middles = [middle_of(one) for one in (asked.correlation, asked.reliability)]
     # As well as half of them do: noise, and what a metric makes of values, lower them all.
     agreement = (asked.correlation / max(middles[0], 1e-3)).clip(0, 1)
-    return Evidence(middles[0], count, middles[1], independent(asked.slopes, asked.at, agreement))
+    return Evidence(middles[0], count, middles[1], independent(asked.slopes, asked.at, agreement, arcs=True))
 
 
 class Compared(NamedTuple):
@@ -141,6 +141,16 @@ def compared(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:
 def loudest(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:
     """Of the blocks of one level those that are asked; the level keeps the last."""
     return level.kept("asked", matrix, lambda at: compared(level, at).asked)
+
+
+def others_agree(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> float:
+    """The median correlation of the blocks that show something and are not among the loudest, over what noise leaves of
+    it; 0 without any."""
+    seen = compared(level, matrix)
+    quiet = np.argsort(-seen.energy, kind="stable")[len(seen.asked.correlation) :]
+    if not len(quiet):
+        return 0.0
+    return middle_of(seen.correlation[quiet]) / max(middle_of(seen.reliability[quiet]), FAINTEST)
 
 
 def _all_compared(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:

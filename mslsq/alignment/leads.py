@@ -10,6 +10,7 @@ from torch import Tensor
 from mslsq.alignment.candidates import LATE_SIDE, search_level
 from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.evidence import evidence
+from mslsq.alignment.measures import corners, project
 from mslsq.alignment.models import Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.pair_level import PairLevel
@@ -67,6 +68,11 @@ class Pair:
             return True
         (least, most), (low, high) = self.options.scale_range, self.stretch(matrix)
         return least <= low and high <= most
+
+    def before_horizon(self, matrix: Float[Tensor, "3 3"]) -> bool:
+        """Does a warp (normalised) put all of the map somewhere? A homography may put a corner beyond its horizon."""
+        at = corners(*self.moving[0].size, like=matrix)
+        return bool(project(torch.linalg.inv(self.pixels(0, matrix)), at).isfinite().all())
 
     def least(self, position: int) -> float:
         """The overlap asked on a level. Blurring takes two pixels off every border, of a coarse level too: half of the

@@ -4,12 +4,13 @@ The lead takes longest, and is asked last, and only of what may be believed.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from mslsq.alignment.consensus import united
 from mslsq.alignment.drift import drift
 from mslsq.alignment.estimate import Estimate
-from mslsq.alignment.evidence import Evidence, clear, evidence, strongest
+from mslsq.alignment.evidence import Evidence, clear, evidence, others_agree, strongest
 from mslsq.alignment.leads import Pair, asked_lead
 from mslsq.alignment.misfit import Misfit
 from mslsq.alignment.models import MODELS
@@ -26,6 +27,15 @@ VOTED_LEAD = 0.3
 """Of the lead that is asked over shifts, what is left where the votes are for it: what has moved fits elsewhere by as
 much as it is large. It was 0.4 and more in scenes of which 30 % had moved (but of bricks), and 0.26 at most in windows
 at night on others, which have the most votes of all without a match (the halves "choose")."""
+
+
+FEW = 6.0
+"""Blocks beyond the unknowns of the warp: fewer may all show one form that both scenes have in common. By edges other
+suns, slices of heads and pictures in one round field had 4.9 at most, each on another."""
+
+OTHERS = 0.5
+"""What the other blocks must agree by, then: it was 0.45 at most where one was left of such a form. Of 165 placements
+of maps with a match three are lost by that (half "choose" of `benchmarks/metric_pairs.py`)."""
 
 
 class Outgrown(NamedTuple):
@@ -56,6 +66,8 @@ class Weighed(NamedTuple):
     min_detail: float
     voted: bool = False
     """Is it the votes of blocks that speak for it?"""
+    others: float | None = None
+    """Of one form that both maps have in common, how well the blocks agree that do not show it."""
 
 
 def weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> Weighed:
@@ -94,16 +106,30 @@ def weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> Weighe
     asked = asked_lead(options, estimate.overlap)
     standing = pair.standing(estimate.matrix, asked)
     found, hopeful = by_blocks(levels, standing, plain), hopeful._replace(standing=standing)
-    if not options.metric.values and hope and standing.lead >= options.metric.sure:
-        return hopeful
-    ahead = standing.lead >= asked
-    if ahead and found.suffices and estimate.ncc >= found.min_ncc:
-        return found
+    ahead, sure = standing.lead >= asked, standing.lead >= options.metric.sure
+    enough = ahead and found.suffices and estimate.ncc >= found.min_ncc
+    beside = partial(_beside_a_form, pair.levels[first], estimate, unknowns)
     if options.metric.values and ahead:
+        if enough:
+            return found
         if agreed():
-            return found._replace(suffices=True)
+            return beside(found._replace(suffices=True))
         # Parts that do not agree where they are, and do elsewhere, are the same parts: the map has drifted.
-        return hopeful if drift(pair.levels, estimate.matrix, first) > 0 else found
+        return beside(hopeful) if drift(pair.levels, estimate.matrix, first) > 0 else found
+    if not options.metric.values and (enough or (hope and sure)):
+        found = beside(hopeful if hope and sure else found)
+        if found.suffices:
+            return found
     if standing.lead >= VOTED_LEAD * asked and voted():
-        return found._replace(suffices=True, min_ncc=by_votes, voted=True)
+        return found._replace(suffices=True, min_ncc=by_votes, voted=True, others=None)
     return found
+
+
+def _beside_a_form(level: PairLevel, estimate: Estimate, unknowns: int, weighing: Weighed) -> Weighed:
+    """What agrees may be one form that two scenes have in common, the rim of a disc or of an aperture: where it is
+    little, the blocks beside it must agree, too. (Values see what is inside, edges may not.)"""
+    left = weighing.found.independent - unknowns
+    if left >= FEW:
+        return weighing
+    others = others_agree(level, estimate.matrix)
+    return weighing if left >= 1 and others >= OTHERS else weighing._replace(suffices=False, others=others)

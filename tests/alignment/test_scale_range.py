@@ -8,6 +8,7 @@ from mslsq.alignment.grids import similarity_about
 from mslsq.alignment.leads import Pair
 from mslsq.alignment.models import Frame
 from mslsq.alignment.options import AlignmentOptionError, Options
+from mslsq.alignment.pyramid import Level
 
 EYE = torch.eye(3, dtype=torch.float64)
 
@@ -71,3 +72,12 @@ def test_both_directions_of_a_warp_are_asked():
 def test_what_makes_no_sense_is_refused_before_anything_is_aligned(given, words):
     with pytest.raises(AlignmentOptionError, match=words):
         align([torch.zeros(32, 32), torch.zeros(32, 32)], **given)
+
+
+def test_a_homography_with_a_corner_beyond_its_horizon_is_no_place_to_turn_from():
+    raster = torch.zeros(1, 32, 32, dtype=torch.float64)
+    level = Level(raster, torch.ones(32, 32, dtype=torch.bool), 1)
+    frame = Frame(32, 32, raster)
+    pair = Pair([level], [level], [], frame, Options(), EYE[0, :2])
+    folded = torch.tensor([[5.5, -0.4, 8.4], [9.1, 8.4, -185.0], [0.31, 0.04, 1.0]], dtype=torch.float64)
+    assert pair.before_horizon(EYE) and not pair.before_horizon(frame.from_pixels(folded))
