@@ -1,6 +1,6 @@
 """Kinds of pairs of which both scenes have a form in common, and nothing else: no match, whatever lies on what.
 
-Written on 2026-11-26, when the rules had been fixed, for the claim of `metric="auto"`.
+Written on 2026-11-26, before the rule about forms (`mslsq.alignment.weighing`), for the claim of `metric="auto"`.
 """
 
 import numpy as np

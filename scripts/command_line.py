@@ -98,7 +98,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 @contextmanager
 def ended_when_told() -> Iterator[None]:
     """SIGTERM, by which schedulers end a job, ends the run inside as Ctrl-C does: no unfinished file is left. Processes
-    that are forked from it end at once, as whoever forked them expects (a `multiprocessing.Pool` waits for that)."""
+    that are forked from it end at once, as a `multiprocessing.Pool` expects, which waits for that."""
     own = os.getpid()
 
     def end(number: int, frame: FrameType | None) -> None:
