@@ -74,6 +74,8 @@ class Evidence(NamedTuple):
     """What noise leaves of the correlation of detail that agrees, in the median of the blocks that were asked."""
     independent: float = math.inf
     """How many of the blocks that were asked agree in what no other one has said (`apertures.independent`)."""
+    arc_by_arc: float = math.inf
+    """The same, where the next piece of an arc says something of its own."""
     position: int = 0
     """Of the level in the pyramid: 0 is the finest."""
 
@@ -105,7 +107,8 @@ def _agreement(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
     middles = [middle_of(one) for one in (asked.correlation, asked.reliability)]
     # As well as half of them do: noise, and what a metric makes of values, lower them all.
     agreement = (asked.correlation / max(middles[0], 1e-3)).clip(0, 1)
-    return Evidence(middles[0], count, middles[1], independent(asked.slopes, asked.at, agreement, arcs=True))
+    once, each = (independent(asked.slopes, asked.at, agreement, arcs) for arcs in (True, False))
+    return Evidence(middles[0], count, middles[1], once, each)
 
 
 class Compared(NamedTuple):
@@ -178,16 +181,27 @@ def clear(levels: Sequence[PairLevel], prefilter: float) -> int:
 
 
 def strongest(
-    levels: Sequence[PairLevel], matrix: Float[Tensor, "3 3"], least: float, first: int, unknowns: int
+    levels: Sequence[PairLevel],
+    matrix: Float[Tensor, "3 3"],
+    least: float,
+    first: int,
+    unknowns: int,
+    arcs: bool = True,
 ) -> tuple[Evidence, bool]:
     """The evidence of the finest level on which it suffices, or of the finest; and whether it does.
 
     On a coarser level noise is weaker, and so is the drift of a map whose parts have moved by a few pixels; but it has
-    fewer blocks, of which more is asked. `first` is the finest level that is asked, `unknowns` are those of the warp.
+    fewer blocks, of which more is asked. `first` is the finest level that is asked, `unknowns` are those of the warp;
+    without `arcs` the next piece of an arc counts, too.
     """
-    finest = evidence(levels[first], matrix)._replace(position=first)
+
+    def seen(position: int) -> Evidence:
+        found = evidence(levels[position], matrix)
+        return found._replace(position=position, independent=found.independent if arcs else found.arc_by_arc)
+
+    finest = seen(first)
     for position in range(first, len(levels)):
-        found = evidence(levels[position], matrix)._replace(position=position) if position > first else finest
+        found = seen(position) if position > first else finest
         if found.suffices(least, unknowns):
             return found, True
     return finest, False

@@ -80,7 +80,7 @@ def weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> Weighe
     def by_blocks(
         levels: Sequence[PairLevel], standing: Standing | None, least: tuple[float, float], unknowns: int = unknowns
     ) -> Weighed:
-        found = strongest(levels, estimate.matrix, least[1], first, unknowns)
+        found = strongest(levels, estimate.matrix, least[1], first, unknowns, options.metric.arcs)
         return Weighed(*found, standing, unknowns, *least)
 
     if outgrown is not None:  # its parts fit better elsewhere, as the larger model has it

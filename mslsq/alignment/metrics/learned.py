@@ -65,6 +65,10 @@ class LearnedFeatures(Metric):
     """A map with a lead of 2.96 was placed 5 px off by its finest level, where it shows little but noise, though its
     coarser ones agreed by 0.86."""
 
+    arcs: ClassVar[bool] = False
+    """The borders of regions, which these show, bend evenly for the most part; what is asked of them was chosen with
+    every piece counted."""
+
     @staticmethod
     def load(path: str | Path | None = None) -> "LearnedFeatures":
         """The metric with the weights of a file, as `scripts/train.py +experiment=learned_features` writes it.

@@ -48,6 +48,10 @@ class Metric(ABC):
     """May the detail of a coarser level alone speak for a placement (`mslsq.alignment.evidence.strongest`)? If not, it
     counts where that lead speaks for it, too."""
 
+    arcs: ClassVar[bool] = True
+    """Is the next piece of an arc to be expected (`mslsq.alignment.apertures`), as two scenes may have a form in
+    common?"""
+
     @property
     def sign(self) -> int:
         """Of the gain, 1 or -1; of a metric that compares values."""
