@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mslsq.kernels.threads import in_parts
 from mslsq.native.tables import Layout
-from mslsq.solution import padded
+from mslsq.native.whole_steps import InRoom, Joined, Merged, Room, Steps
 
 PROBLEMS_OF_A_THREAD = 256
 """Fewer are not given to a thread of their own: starting it takes as long."""
@@ -27,31 +27,9 @@ with 1,000 steps, of which that is touched which is used."""
 OWN_ROOMS = 8
 """More slices share one room: each has up to 54 MB in float64 with 200 steps."""
 
-GROUP = 8
-"""Steps of a problem that stand side by side in the history; as in `steps.h`."""
-
 FIRST_BUDGET = 100
 """Steps of a vector of problems in the first call, of which nothing is known; 5,000 operations of a vector take 10 to
 50 microseconds."""
-
-
-class Steps:
-    """What the steps of each problem have come to."""
-
-    def __init__(self, columns: list[Tensor]):
-        self._columns = columns
-
-    @property
-    def columns(self) -> list[Tensor]:
-        """Cost, gradient norm, step norm, damping, NaN after the stop, and whether the step was accepted, each
-        (batch, n + 1). n are the steps of the problem that took most, or as many as were launched on a GPU, which is
-        asked for it where there are very many problems."""
-        return self._columns
-
-    @property
-    def of_start(self) -> list[Tensor]:
-        """Cost and gradient norm of the start, (batch,)."""
-        return [column[:, 0] for column in self.columns[:2]]
 
 
 class Solved(NamedTuple):
@@ -147,7 +125,7 @@ class WholeSolves:
         number = -(-batch // AT_ONCE)
         ends = [batch * piece // number for piece in range(number + 1)]
         # Of very many, one room for one slice after the other; of few, nothing is put in order before it is read.
-        room = _Room(-(-batch // number), max_steps, self.dtype) if number > OWN_ROOMS else None
+        room = Room(-(-batch // number), max_steps, self.dtype) if number > OWN_ROOMS else None
         pieces: list[Solved] = []
         for begin, end in itertools.pairwise(ends):
             starts, data = ([x[begin:end] for x in tensors] for tensors in (values, own))
@@ -165,10 +143,10 @@ class WholeSolves:
         shared: Sequence[Tensor],
         max_steps: int,
         bending: int,
-        room: "_Room | None" = None,
+        room: "Room | None" = None,
     ) -> Solved:
         batch = len(values[0])
-        room = _Room(batch, max_steps, self.dtype) if room is None else room
+        room = Room(batch, max_steps, self.dtype) if room is None else room
         given = [by_problem(x, self.dtype) for x in (*values, *own)]
         common = [placed(x, self.dtype).contiguous() for x in shared]
         solved = self._empty(batch, room)
@@ -226,86 +204,16 @@ class WholeSolves:
 
     def room_for_one(self, max_steps: int) -> tuple[Solved, list[Tensor]]:
         """What a run of one problem writes to, and the history behind that."""
-        room = _Room(1, max_steps, self.dtype)
+        room = Room(1, max_steps, self.dtype)
         return self._empty(1, room), [*room.figures, room.accepted]
 
-    def _empty(self, batch: int, room: "_Room") -> Solved:
+    def _empty(self, batch: int, room: Room) -> Solved:
         real, unknowns = self.dtype, self.layout.unknowns
         cost, gradient_norm = torch.empty(batch, dtype=real, device="cpu"), torch.empty(batch, dtype=real, device="cpu")
         matrix = torch.empty(batch, len(self.layout.matrix), dtype=real, device="cpu")
         status, num_steps = torch.full((2, batch), UNSOLVED, device="cpu")
         values = tuple([torch.empty(batch, size, dtype=real, device="cpu") for size in unknowns])
-        return Solved(values, cost, gradient_norm, matrix, status, num_steps, _InRoom(room, num_steps))
-
-
-class _Room:
-    """Room for the history of all steps, of which little is used: 1,000 fits of ten steps would fill 6 MB with NaN, and
-    touch as many new pages, in a third of their time."""
-
-    def __init__(self, batch: int, max_steps: int, dtype: torch.dtype):
-        groups = max_steps // GROUP + 1
-        self.problems = batch
-        self.figures = torch.empty(4, groups, batch, GROUP, dtype=dtype, device="cpu")
-        self.accepted = torch.empty(groups, batch, GROUP, dtype=torch.bool, device="cpu")
-
-    def columns(self, num_steps: Tensor) -> list[Tensor]:
-        """Of the first problems, which took these numbers of steps, as `Steps` has them; in memory of their own."""
-        batch, columns = len(num_steps), max(int(num_steps.max()), 0) + 1
-        groups = -(-columns // GROUP)
-        used = torch.arange(columns, device="cpu") <= num_steps[:, None]
-
-        def side_by_side(x: Tensor) -> Tensor:
-            return x[..., :groups, :batch, :].movedim(-2, -3).flatten(-2)[..., :columns]
-
-        figures = side_by_side(self.figures).masked_fill(~used, torch.nan)
-        return [*figures.unbind(), side_by_side(self.accepted) & used]
-
-
-class _InRoom(Steps):
-    """Steps that are put in order when they are read, which few do; the room is given back then."""
-
-    def __init__(self, room: _Room, num_steps: Tensor):
-        super().__init__([])
-        self._room: _Room | None = room
-        self._num_steps = num_steps
-
-    @property
-    def columns(self) -> list[Tensor]:
-        if self._room is not None:
-            self._columns, self._room = self._room.columns(self._num_steps), None
-        return self._columns
-
-    @property
-    def of_start(self) -> list[Tensor]:
-        if self._room is None:
-            return super().of_start
-        return list(self._room.figures[:2, 0, : len(self._num_steps), 0].clone())
-
-
-class _Joined(Steps):
-    """Those of several solves, joined when they are read."""
-
-    def __init__(self, parts: list[Steps]):
-        super().__init__([])
-        self._parts = parts
-
-    @property
-    def columns(self) -> list[Tensor]:
-        if self._parts:
-            histories = [part.columns for part in self._parts]
-            length = max(columns[0].shape[1] for columns in histories)
-            self._columns = [
-                torch.cat([padded(column, length - column.shape[1]) for column in columns])
-                for columns in zip(*histories, strict=True)
-            ]
-            self._parts = []
-        return self._columns
-
-    @property
-    def of_start(self) -> list[Tensor]:
-        if not self._parts:
-            return super().of_start
-        return [torch.cat(figures) for figures in zip(*(part.of_start for part in self._parts), strict=True)]
+        return Solved(values, cost, gradient_norm, matrix, status, num_steps, InRoom(room, num_steps))
 
 
 def _joined(pieces: list[Solved]) -> Solved:
@@ -321,38 +229,9 @@ def _joined(pieces: list[Solved]) -> Solved:
         together("matrix"),
         together("status"),
         together("num_steps"),
-        _Joined([piece.history for piece in pieces]),
+        Joined([piece.history for piece in pieces]),
         pieces[-1].interrupted,
     )
-
-
-class _Merged(Steps):
-    """Those of a solve in which some problems are where they began; put in order when they are read, which takes a
-    second of 20,000 problems with 1,000 steps, and who interrupts a solve does not wait for that."""
-
-    def __init__(self, steps: Steps, at_start: Steps, chosen: Tensor, own: Tensor):
-        super().__init__([])
-        self._parts: tuple[Steps, Steps] | None = steps, at_start
-        self._chosen, self._own = chosen, own
-
-    @property
-    def columns(self) -> list[Tensor]:
-        if self._parts is not None:
-            self._columns, at_start = (part.columns for part in self._parts)
-            for whole, own in zip(self._columns, at_start, strict=True):
-                whole[self._chosen] = torch.nan if whole.is_floating_point() else False
-                whole[self._chosen, :1] = own[self._own]
-            self._parts = None
-        return self._columns
-
-    @property
-    def of_start(self) -> list[Tensor]:
-        if self._parts is None:
-            return super().of_start
-        figures, at_start = (part.of_start for part in self._parts)
-        for whole, own in zip(figures, at_start, strict=True):
-            whole[self._chosen] = own[self._own]
-        return figures
 
 
 def _merged(solved: Solved, at_start: Solved, chosen: Tensor, first: int) -> Solved:
@@ -362,7 +241,7 @@ def _merged(solved: Solved, at_start: Solved, chosen: Tensor, first: int) -> Sol
         getattr(solved, name)[chosen] = getattr(at_start, name)[own]
     for whole, start in zip(solved.values, at_start.values, strict=True):
         whole[chosen] = start[own]
-    return solved._replace(history=_Merged(solved.history, at_start.history, chosen, own))
+    return solved._replace(history=Merged(solved.history, at_start.history, chosen, own))
 
 
 def placed(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -3,9 +3,8 @@
 import inspect
 import operator
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import FunctionType
 from typing import Any, Self
 
 import numpy as np
@@ -16,17 +15,13 @@ from torch import Tensor, nn
 from mslsq import pytree
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
+from mslsq.problem.class_checks import HOW_TO_INIT, OfInit, check_signature, check_variables, without_residual
 from mslsq.problem.curvature import curvature_from_jacobians
 from mslsq.problem.data import WEIGHT, DataArgument, DataLeaf, Shared, own_tensors
-from mslsq.problem.errors import ProblemError, ShapeError, unknown_name
+from mslsq.problem.errors import ProblemError, ShapeError
 from mslsq.problem.variable import Blocks, Variable, blocks_of
 from mslsq.problem.weights import Weight, weight_of
 from mslsq.validation import instance_of
-
-VARIABLE_ARGUMENTS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-MOST_SIGNATURES = 1024
-_SIGNATURES: set[Hashable] = set()
-"""Signatures of residuals with numbers of variables and names of data that fit them: looking at one takes 0.1 ms."""
 
 
 class CostFunction(nn.Module):
@@ -91,11 +86,11 @@ class CostFunction(nn.Module):
             instance_of(
                 f"Cost {self.name!r}: loss", loss, RobustLoss, "Write loss=mslsq.Huber(1.0), say.", ProblemError
             )
-        self._check_variables(variables)
+        check_variables(self, variables)
         self.references = tuple(blocks_of(variable) for variable in variables)
         self.weight = weight_of(weight, self.name)
         self.loss = loss
-        self._check_signature(data)
+        check_signature(self, data, CostFunction)
         self.arguments = {keyword: self._register_data(keyword, value) for keyword, value in data.items()}
         self.num_blocks = self._count_blocks()
 
@@ -117,7 +112,7 @@ class CostFunction(nn.Module):
 
     def residual(self, *variables: Any, **data: Any) -> Any:
         """The residual of one block; to be written by the subclass."""
-        raise NotImplementedError(_without_residual(type(self)))
+        raise NotImplementedError(without_residual(type(self), CostFunction))
 
     def forward(self, *variables: Any, **data: Any) -> Any:
         """The residual of one block, as for any module."""
@@ -151,7 +146,7 @@ class CostFunction(nn.Module):
             ProblemError: it has another form, or `__init__` of this class has not been called yet.
         """
         if isinstance(value, (nn.Module, nn.Parameter)) and "training" not in self.__dict__:
-            raise ProblemError(f"{type(self).__name__}: {name!r} is assigned too early. {_HOW_TO_INIT}")
+            raise ProblemError(f"{type(self).__name__}: {name!r} is assigned too early. {HOW_TO_INIT}")
         argument = self.__dict__.get("arguments", {}).get(name)
         own = () if argument is None else [leaf.name for leaf in argument.leaves]
         if argument is None or name in self._modules or (name in own and isinstance(value, Tensor)):
@@ -204,69 +199,6 @@ class CostFunction(nn.Module):
     def __repr__(self) -> str:
         variables = ", ".join(map(repr, self.references))
         return f"{type(self).__name__}({variables}, name={self.name!r}, blocks={self.num_blocks})"
-
-    def _check_variables(self, given: tuple[Any, ...]) -> None:
-        """Are all that stand by position variables?"""
-        others = [one for one in given if not isinstance(one, Variable | Blocks)]
-        if not others:
-            return
-        names = list(inspect.signature(self.residual).parameters)[len(given) - len(others) : len(given)]
-        kinds = ", ".join(type(one).__name__ for one in others)
-        raise ProblemError(
-            f"Cost {self.name!r}: by position it takes Variables or variable[index], not {kinds}. Data are given by "
-            f"keyword: {', '.join(f'{name}=...' for name in names) or 'name=...'}."
-        )
-
-    def _check_signature(self, data: dict[str, Any]) -> None:
-        """Do the variables and data fit the parameters of `residual`?"""
-        kind = self._signature(data)
-        if kind in _SIGNATURES:
-            return
-        if type(self).residual is CostFunction.residual and "residual" not in vars(self):
-            raise NotImplementedError(_without_residual(type(self)))
-        signature = inspect.signature(self.residual)
-        try:
-            signature.bind(*self.references, **data)
-            if kind is not None:
-                if len(_SIGNATURES) >= MOST_SIGNATURES:
-                    _SIGNATURES.clear()
-                _SIGNATURES.add(kind)
-        except TypeError as error:
-            given = ", ".join([*map(repr, self.references), *data])
-            keywords = [
-                p.name for p in signature.parameters.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
-            ]
-            for keyword in data:
-                takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-                if keyword not in keywords and not takes_any:
-                    raise unknown_name(
-                        f"data of cost {self.name!r}", keyword, keywords[len(self.references) :]
-                    ) from None
-            hint = " Is its first parameter, self, missing?" if self._lacks_self(data) else ""
-            raise ProblemError(
-                f"Cost {self.name!r}: residual{signature} cannot be called with ({given}): {error}.{hint}"
-            ) from None
-
-    def _lacks_self(self, data: dict[str, Any]) -> bool:
-        """Does `residual`, written as a method, fit the variables and data in the place of self?"""
-        function = vars(type(self)).get("residual")
-        if not isinstance(function, FunctionType):
-            return False
-        try:
-            inspect.signature(function).bind(*self.references, **data)
-        except TypeError:
-            return False
-        return True
-
-    def _signature(self, data: dict[str, Any]) -> Hashable:
-        """What tells whether variables and data fit; None where `residual` is no plain method of the class."""
-        function = getattr(type(self), "residual", None)
-        if type(function) is not FunctionType or function.__dict__ or "residual" in vars(self):
-            return None
-        code, optional = function.__code__, tuple(function.__kwdefaults__ or ())
-        named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        arguments = code.co_posonlyargcount, code.co_argcount, code.co_flags & VARIABLE_ARGUMENTS, named
-        return arguments, len(function.__defaults__ or ()), optional, len(self.references), tuple(data)
 
     def _register_data(self, keyword: str, value: Any) -> DataArgument:
         per_block = not isinstance(value, Shared)
@@ -378,39 +310,8 @@ class CostFunction(nn.Module):
         return getattr(self.get_submodule(owner), attribute)
 
 
-_HOW_TO_INIT = (
-    "Begin __init__ with super().__init__(*variables, weight=..., loss=..., **data), and assign attributes of your own "
-    "behind it. (@dataclass writes an __init__ that does not; without an __init__ of your own that of CostFunction "
-    "serves.)"
-)
-
-
-class _OfInit:
-    """An attribute of cost functions that `CostFunction.__init__` assigns, before it does."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, cost: CostFunction | None, owner: type) -> Any:
-        if cost is None:
-            raise AttributeError(self.name)  # of the class it is none
-        raise ProblemError(
-            f"{owner.__name__} is not complete: CostFunction.__init__ has not been called. {_HOW_TO_INIT}"
-        )
-
-
 for _name in ("name", "references"):
-    setattr(CostFunction, _name, _OfInit(_name))
-
-
-def _without_residual(kind: type) -> str:
-    """What to tell of a class whose residual is not written; other libraries' words for it are known."""
-    others = ("error", "err_fn", "evaluateError", "unwhitenedError", "Evaluate", "evaluate", "compute_residual", "cost")
-    others = (*others, "residuals", "forward", "__call__")
-    own = (name for base in kind.__mro__[: kind.__mro__.index(CostFunction)] for name in vars(base))
-    found = next((name for name in own if name in others), None)
-    hint = f" It has {found!r}: call that residual." if found else ""
-    return f"{kind.__name__} must define residual(self, *variables, **data).{hint}"
+    setattr(CostFunction, _name, OfInit(_name))
 
 
 def cost(function: Callable[..., Any]) -> type[CostFunction]:

@@ -426,8 +426,8 @@ def test_the_history_of_an_interrupted_batch_is_put_in_order_when_it_is_read(wat
     y, solver = measured(200), mslsq.LevenbergMarquardt(native="wait", max_steps=100, on_interrupt="return")
     whole = fits(y)(solver)
     read = []
-    columns = running._Room.columns
-    monkeypatch.setattr(running._Room, "columns", lambda *given: read.append(given) or columns(*given))
+    columns = running.Room.columns
+    monkeypatch.setattr(running.Room, "columns", lambda *given: read.append(given) or columns(*given))
     in_small_parts(monkeypatch, 40)
     part = fits(y)(solver)
     assert not read

@@ -21,7 +21,8 @@ from mslsq.native.cuda.programs import LARGEST_GRID, given
 from mslsq.native.cuda.text import THREADS
 from mslsq.native.operator import Placed
 from mslsq.native.tables import Layout
-from mslsq.native.whole_solves import OF_NONE, RUNNING, Solved, Steps, placed
+from mslsq.native.whole_solves import OF_NONE, RUNNING, Solved, placed
+from mslsq.native.whole_steps import Steps
 
 BEGIN, ADVANCE = "begin", "advance"
 """The two kernels."""
