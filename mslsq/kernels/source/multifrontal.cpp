@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "export.h"
+#include "large_fronts.h"
 #include "tiles.h"
 #include "workspace.h"
 
@@ -68,11 +69,40 @@ void assemble(const Front& front, const Front& child, const Run* runs, i64 count
     }
 }
 
+inline bool is_large(const Front& f) { return f.padded * (f.padded + f.padded_below) >= LARGE; }
+
+// Numbers beside the stack that the large fronts need.
 template <class T>
-bool factor_one(const T* A, const T* shift, T* F, T* U, i64 count, const Front* fronts, const i64* entry_start,
+i64 room_of_large(i64 count, const Front* fronts) {
+    i64 room = 0;
+    for (const Front* f = fronts; f < fronts + count; f++)
+        if (is_large(*f)) room = std::max(room, Groups<T>::room(f->padded + f->padded_below));
+    return room;
+}
+
+// The panel of a front factored, and minus the product of the rows below with themselves written into its update matrix.
+template <class T>
+bool factor_small(T* panel, const Front& f, T* update) {
+    T inverse[TILE];
+    const i64 rows = f.padded + f.padded_below;
+    for (i64 j = 0; j < f.padded; j += TILE) {
+        T* at = panel + j * f.ld + j;
+        subtract_eight_rows(panel + j, f.ld, panel + j, f.ld, 1, at, f.ld, j);
+        if (!factor_diagonal(at, f.ld, inverse)) return false;
+        subtract_product_and_solve(panel + j + TILE, f.ld, panel + j, at + TILE, rows - j - TILE, j, at, inverse);
+    }
+    for (i64 j = 0; j < f.padded_below; j += TILE) {
+        const T* left = panel + f.padded + j;
+        subtract_product<true>(left, f.ld, left, f.ld, 1, update + j * f.update_ld + j, f.update_ld,
+                               f.padded_below - j, f.width);
+    }
+    return true;
+}
+
+template <class T>
+bool factor_one(const T* A, const T* shift, T* F, T* U, T* room, i64 count, const Front* fronts, const i64* entry_start,
                 const Entry* entries, const i64* child_start, const i64* children, const i64* run_start,
                 const Run* runs, const i64* scalar) {
-    T inverse[TILE];
     for (i64 s = 0; s < count; s++) {
         const Front f = fronts[s];
         T* panel = F + f.panel;
@@ -97,17 +127,10 @@ bool factor_one(const T* A, const T* shift, T* F, T* U, i64 count, const Front* 
             }
         };
         assemble_children(std::true_type());
-        const i64 rows = f.padded + f.padded_below;
-        for (i64 j = 0; j < f.padded; j += TILE) {
-            T* at = panel + j * f.ld + j;
-            subtract_eight_rows(panel + j, f.ld, panel + j, f.ld, 1, at, f.ld, j);
-            if (!factor_diagonal(at, f.ld, inverse)) return false;
-            subtract_product_and_solve(panel + j + TILE, f.ld, panel + j, at + TILE, rows - j - TILE, j, at, inverse);
-        }
-        for (i64 j = 0; j < f.padded_below; j += TILE) {
-            const T* left = panel + f.padded + j;
-            subtract_product<true>(left, f.ld, left, f.ld, 1, update + j * f.update_ld + j, f.update_ld,
-                                   f.padded_below - j, f.width);
+        if (is_large(f)) {
+            if (!factor_large(panel, f.ld, f.padded, f.width, f.padded_below, update, f.update_ld, room)) return false;
+        } else {
+            if (!factor_small(panel, f, update)) return false;
         }
         assemble_children(std::false_type());
     }
@@ -119,11 +142,13 @@ void factor(const T* values, i64 num_values, const T* shift, i64 num_unknowns, T
             i64 begin, i64 end, i64 stack, i64 count, const i64* fronts, const i64* entry_start, const i64* entries,
             const i64* child_start, const i64* children, const i64* run_start, const i64* runs, const i64* scalar) {
     Numbers<T> own;
-    T* U = room_for(stack, own);
+    const Front* table = reinterpret_cast<const Front*>(fronts);
+    const i64 beside = padded(stack);
+    T* U = room_for(beside + room_of_large<T>(count, table), own);
     const FlushToZero flush;
     for (i64 b = begin; b < end; b++)
         ok[b] = factor_one(values + b * num_values, num_unknowns ? shift + b * num_unknowns : nullptr,
-                           L + b * factor_size, U, count, reinterpret_cast<const Front*>(fronts), entry_start,
+                           L + b * factor_size, U, U + beside, count, table, entry_start,
                            reinterpret_cast<const Entry*>(entries), child_start, children, run_start,
                            reinterpret_cast<const Run*>(runs), scalar);
 }

@@ -29,11 +29,21 @@ inline void subtract_tile(const T* A, i64 lda, const T* B, i64 bp, i64 bj, T* C,
 #pragma GCC unroll 12
             for (int n = 0; n < N; n++) t[j][n] = FRESH ? reg<T, W>{} : load_register<W>(to + j * ldc + n * W);
         for (i64 p = 0; p < depth; p++, a += lda, b += bp) {
+            if constexpr (N < COLUMNS) {
+                reg<T, W> left[N];
 #pragma GCC unroll 12
-            for (int n = 0; n < N; n++) {
-                const reg<T, W> left = load_register<W>(a + n * W);
+                for (int n = 0; n < N; n++) left[n] = load_register<W>(a + n * W);
 #pragma GCC unroll 8
-                for (int j = 0; j < COLUMNS; j++) t[j][n] -= left * b[j * bj];
+                for (int j = 0; j < COLUMNS; j++)
+#pragma GCC unroll 12
+                    for (int n = 0; n < N; n++) t[j][n] -= left[n] * b[j * bj];
+            } else {
+#pragma GCC unroll 12
+                for (int n = 0; n < N; n++) {
+                    const reg<T, W> left = load_register<W>(a + n * W);
+#pragma GCC unroll 8
+                    for (int j = 0; j < COLUMNS; j++) t[j][n] -= left * b[j * bj];
+                }
             }
         }
 #pragma GCC unroll 8
@@ -66,21 +76,25 @@ inline void solve_rows(T* C, i64 ldc, i64 rows, const T* D, i64 ldd, const T* in
     }
 }
 
-// C (rows, 8) -= A (rows, depth) B (8, depth)^T, 8 | rows: as many rows at a time as fill three full registers, or three
-// times eight numbers where that is more.
+// C (rows, 8) -= A (rows, depth) B (8, depth)^T, 8 | rows: three full registers of rows at a time, or twelve rows where
+// that is more, as long as no four rows are left.
 template <bool FRESH = false, class T>
 inline void subtract_product(const T* A, i64 lda, const T* B, i64 bp, i64 bj, T* C, i64 ldc, i64 rows, i64 depth) {
-    constexpr int TALL = FULL<T> > TILE ? FULL<T> : TILE, N = TALL / FULL<T>;
+    constexpr int F = FULL<T>, ROWS = 3 * F < 12 ? 12 : 3 * F;
     i64 i = 0;
-    for (; i + 3 * TALL <= rows; i += 3 * TALL)
-        subtract_tile<FULL<T>, 3 * N, FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
-    if constexpr (columns_together(2 * N) == TILE)  // a number of B is loaded for two registers instead of one
-        if (i + 2 * TALL <= rows) {
-            subtract_tile<FULL<T>, 2 * N, FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
-            i += 2 * TALL;
+    for (; i + ROWS <= rows && (ROWS % TILE == 0 || i + ROWS + 4 != rows); i += ROWS)
+        subtract_tile<F, ROWS / F, FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
+    if constexpr (F >= TILE) {
+        if (i + 2 * F <= rows) {
+            subtract_tile<F, 2, FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
+            i += 2 * F;
         }
-    if constexpr (TALL > TILE)
-        for (; i + TALL <= rows; i += TALL) subtract_tile<FULL<T>, N, FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
+        if constexpr (F > TILE)
+            if (i + F <= rows) {
+                subtract_tile<F, 1, FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
+                i += F;
+            }
+    }
     for (; i < rows; i += TILE) subtract_eight_rows<FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
 }
 
