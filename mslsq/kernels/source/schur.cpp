@@ -200,55 +200,73 @@ bool factor_one_by_one(const Entry<T>& of, const Pivots& group, i64 first, i64 l
     return regular;
 }
 
-// The same for as many at once as a register has numbers: one by one each waits for its square roots and divisions. Where
-// fewer are left, the last is done several times.
+// The numbers at places of their own, as one register.
+template <class F>
+inline reg<double> gathered(F number) {
+    reg<double> v{};
+#pragma GCC unroll 8
+    for (int lane = 0; lane < WIDE; lane++) v[lane] = number(lane);
+    return v;
+}
+
+// The same for as many at once as a register has numbers: one by one each waits for its square roots and divisions. Roots
+// are taken last, all at once: V = M D M^T with M's diagonal one needs divisions alone, and L = M sqrt(D). Where fewer
+// blocks are left, the last is done several times.
 template <class T, int K>
 bool factor_together(const Entry<T>& of, const Pivots& group, i64 first, i64 last, Known<K>) {
-    constexpr int TRIANGLE = K * (K + 1) / 2;
-    alignas(REGISTER_BYTES) double numbers[TRIANGLE + K][WIDE], pivots[K][WIDE], inverse[WIDE];
     for (i64 p = first; p < last; p += WIDE) {
-        const auto pivot_of = [&](int lane) { return std::min(p + lane, last - 1); };
+        const T *V[WIDE], *rhs[WIDE], *shift[WIDE];
+        double *to[WIDE], *right[WIDE];
+#pragma GCC unroll 8
         for (int lane = 0; lane < WIDE; lane++) {
-            const i64 pivot = pivot_of(lane), column = group.column[pivot];
-            const T *V = of.values + group.source[pivot], *rhs = of.rhs + column;
+            const i64 pivot = std::min(p + lane, last - 1), column = group.column[pivot];
             if (pivot + AHEAD < group.source.count) prefetch(of.values + group.source[pivot + AHEAD], K * K);
-            for (int i = 0, n = 0; i < K; i++) {
-                for (int j = 0; j <= i; j++) numbers[n++][lane] = V[i * K + j];
-                if (of.shift) numbers[n - 1][lane] += of.shift[column + i];
-                numbers[TRIANGLE + i][lane] = rhs[i];
-            }
+            V[lane] = of.values + group.source[pivot], rhs[lane] = of.rhs + column, shift[lane] = of.shift + column;
+            to[lane] = of.L + group.triangle[pivot], right[lane] = of.carried + group.right[pivot];
         }
-        reg<double> L[K][K], carried[K];
-        for (int i = 0, n = 0; i < K; i++) {
-            for (int j = 0; j <= i; j++) L[i][j] = load_register<WIDE>(numbers[n++]);
-            carried[i] = load_register<WIDE>(numbers[TRIANGLE + i]);
+        reg<double> M[K][K], carried[K], pivots[K], scale[K];
+#pragma GCC unroll 6
+        for (int i = 0; i < K; i++) {
+#pragma GCC unroll 6
+            for (int j = 0; j <= i; j++) M[i][j] = gathered([&](int lane) { return V[lane][i * K + j]; });
+            if (of.shift) M[i][i] += gathered([&](int lane) { return shift[lane][i]; });
+            carried[i] = gathered([&](int lane) { return rhs[lane][i]; });
         }
+#pragma GCC unroll 6
         for (int j = 0; j < K; j++) {
-            store_register<WIDE>(pivots[j], L[j][j]);
-            for (int lane = 0; lane < WIDE; lane++) inverse[lane] = 1 / std::sqrt(pivots[j][lane]);
-            L[j][j] = load_register<WIDE>(inverse);
-            carried[j] *= L[j][j];
+            pivots[j] = M[j][j];
+            const reg<double> inverse = 1 / pivots[j];
+#pragma GCC unroll 6
             for (int i = j + 1; i < K; i++) {
-                L[i][j] *= L[j][j];
-                carried[i] -= L[i][j] * carried[j];
-                for (int q = j + 1; q <= i; q++) L[i][q] -= L[i][j] * L[q][j];
+                const reg<double> factor = M[i][j] * inverse;
+#pragma GCC unroll 6
+                for (int q = j + 1; q <= i; q++) M[i][q] -= factor * M[q][j];
+                carried[i] -= factor * carried[j];
             }
-        }
-        for (int i = 0, n = 0; i < K; i++) {
-            for (int j = 0; j <= i; j++) store_register<WIDE>(numbers[n++], L[i][j]);
-            store_register<WIDE>(numbers[TRIANGLE + i], carried[i]);
         }
         bool regular = true;
-        for (int lane = 0; lane < WIDE; lane++) {
-            const i64 pivot = pivot_of(lane);
-            double *to = of.L + group.triangle[pivot], *right = of.carried + group.right[pivot];
-            for (int i = 0, n = 0; i < K; i++) {
-                regular &= pivots[i][lane] > 0 && pivots[i][lane] <= std::numeric_limits<double>::max();
-                for (int j = 0; j <= i; j++) to[i * K + j] = numbers[n++][lane];
-                right[i] = numbers[TRIANGLE + i][lane];
+#pragma GCC unroll 6
+        for (int j = 0; j < K; j++) {
+#pragma GCC unroll 8
+            for (int lane = 0; lane < WIDE; lane++) {
+                scale[j][lane] = std::sqrt(pivots[j][lane]);
+                regular &= pivots[j][lane] > 0 && pivots[j][lane] <= std::numeric_limits<double>::max();
             }
+            scale[j] = 1 / scale[j];
         }
         if (!regular) return false;
+#pragma GCC unroll 6
+        for (int i = 0; i < K; i++) {
+#pragma GCC unroll 6
+            for (int j = 0; j <= i; j++) {
+                const reg<double> number = j < i ? M[i][j] * scale[j] : scale[i];
+#pragma GCC unroll 8
+                for (int lane = 0; lane < WIDE; lane++) to[lane][i * K + j] = number[lane];
+            }
+            const reg<double> number = carried[i] * scale[i];
+#pragma GCC unroll 8
+            for (int lane = 0; lane < WIDE; lane++) right[lane][i] = number[lane];
+        }
     }
     return true;
 }
