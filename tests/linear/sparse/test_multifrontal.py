@@ -129,6 +129,36 @@ def test_wide_fronts_use_every_tile_height():
         assert_solves(structure, positive_definite(structure, rng), rng, 4)
 
 
+def two_rooms(side: int, between: int) -> BlockStructure:
+    """Two complete graphs of `side` blocks, each joined to all of a third: fronts with columns of their own and rows below."""
+    blocks = np.arange(2 * side + between)
+    first, second = np.tril_indices(len(blocks), -1)
+    apart = (second < side) & (first >= side) & (first < 2 * side)
+    return analyze(np.full(len(blocks), 7), first[~apart], second[~apart])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("side", "between"), [(0, 75), (47, 72)], ids=["alone", "with rows below"])
+def test_fronts_beyond_the_second_cache_agree_with_dense_algebra(side, between, dtype):
+    rng = np.random.default_rng(4)
+    structure = two_rooms(side, between)
+    large = [
+        f for f in structure.elimination.fronts.tolist() if f[1] * (f[1] + f[3]) >= 2**18
+    ]  # as large_fronts.h has it
+    assert any(bool(f[3]) == bool(side) for f in large)
+    assert_solves(
+        structure, positive_definite(structure, rng, 1, dtype), rng, 2, tolerance=1e-12 if dtype == np.float64 else 1e-5
+    )
+
+
+def test_a_pivot_that_is_not_positive_is_found_in_any_block_of_a_large_front():
+    structure = two_rooms(0, 75)
+    values = positive_definite(structure, np.random.default_rng(5), batch=3)
+    values[1, structure.diagonal_index[520]] = -1
+    values[2, structure.diagonal_index[3]] = np.nan
+    assert factor(structure, values).ok.tolist() == [True, False, False]
+
+
 @pytest.mark.parametrize("poison", ["indefinite", "nan", "infinite", "zero"])
 def test_a_failing_entry_does_not_disturb_its_batch_mates(poison):
     rng = np.random.default_rng(3)
