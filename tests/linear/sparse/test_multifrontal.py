@@ -130,7 +130,7 @@ def test_wide_fronts_use_every_tile_height():
 
 
 def two_rooms(side: int, between: int) -> BlockStructure:
-    """Two complete graphs of `side` blocks, each joined to all of a third: fronts with columns of their own and rows below."""
+    """Two complete graphs of `side` blocks, each joined to all of a third."""
     blocks = np.arange(2 * side + between)
     first, second = np.tril_indices(len(blocks), -1)
     apart = (second < side) & (first >= side) & (first < 2 * side)
