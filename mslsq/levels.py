@@ -21,6 +21,7 @@ from mslsq.private import (
     rebatched,
     transforms_are_active,
     unwrapped,
+    without_dispatch_modes,
 )
 
 
@@ -40,6 +41,13 @@ def python_numbers(tensor: Tensor) -> Any:
     below = constant(tensor)
     with outside_of_transforms():
         return below.tolist()
+
+
+def largest_number(tensor: Tensor) -> float:
+    """The largest entry of all lanes, also while a graph is recorded; for what guards itself against other numbers."""
+    with outside_of_transforms(), without_dispatch_modes():
+        plain = _plain(tensor).detach()
+        return plain.max().item() if plain.numel() else 0
 
 
 def kept_tensors(arrays: Iterable[np.ndarray], device: torch.device) -> list[Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mslsq.private import is_lazy_zero
-from mslsq.tracing.replacements import attention, distances, factorizations, formulas, sampling
+from mslsq.tracing.replacements import attention, distances, factorizations, formulas, sampling, special
 
 aten = torch.ops.aten
 
@@ -41,6 +41,7 @@ WRONG = {
     "index_fill.int_Tensor": formulas.index_fill,
     "native_layer_norm": formulas.layer_norm,
     "scatter_reduce.two": formulas.scatter_reduce,
+    **special.OPERATORS,
 }
 """Silently wrong under some transform."""
 
@@ -87,6 +88,7 @@ COMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     ),
     torch.nn.functional.batch_norm: formulas.batch_norm,
     torch.nn.functional.instance_norm: formulas.instance_norm,
+    **special.FUNCTIONS,
 }
 """Functions whose plain reverse mode is wrong in PyTorch, so that it is taken of these. Some are made of operators of
 which PyTorch runs some without gradients: forward and reverse mode differ, and no operator is at fault. Batch
