@@ -189,7 +189,7 @@ def _reason_to_rewrite(block: BlockTerm, values: Values, inputs: Inputs) -> str:
     """Why the residual must not be differentiated as it is written; empty where nothing speaks against it."""
     is_differentiated = block.term.jacobians is None
     observers: list[Observer] = []
-    composed = Composed()
+    composed = Composed(values=True)
 
     def writes_into_arguments(storages: tuple[Tensor, ...], first: Inputs) -> bool:
         tensors = [*storages, *first.values()]

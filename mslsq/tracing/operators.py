@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mslsq.private import is_lazy_zero
-from mslsq.tracing.replacements import attention, distances, factorizations, formulas, sampling, special
+from mslsq.tracing.replacements import attention, distances, factorizations, formulas, powers, sampling, special
 
 aten = torch.ops.aten
 
@@ -69,6 +69,8 @@ INCOMPLETE = {
 RARELY_WRONG = {
     "roll": formulas.roll,
     "native_group_norm": formulas.group_norm,
+    "pow.Tensor_Tensor": powers.power,
+    "float_power.Tensor_Tensor": powers.float_power,
 }
 """Wrong, or refused, in cases too rare to capture every residual that calls one: the check of a plan finds them."""
 
@@ -89,6 +91,7 @@ COMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.nn.functional.batch_norm: formulas.batch_norm,
     torch.nn.functional.instance_norm: formulas.instance_norm,
     **special.FUNCTIONS,
+    **powers.FUNCTIONS,
 }
 """Functions whose plain reverse mode is wrong in PyTorch, so that it is taken of these. Some are made of operators of
 which PyTorch runs some without gradients: forward and reverse mode differ, and no operator is at fault. Batch
@@ -98,17 +101,20 @@ that of float32."""
 
 class Composed(TorchFunctionMode):
     """While it is active, the functions of `COMPOSED` are computed by their formulas. `met` are the names of those that
-    were called."""
+    were called; of powers only those that PyTorch's own derivatives are wrong of, where `values` may be looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, values: bool = False) -> None:
         super().__init__()
+        self.values = values
         self.met: set[str] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         formula = COMPOSED.get(func)
-        if formula is not None:
+        if formula is None:
+            return func(*args, **(kwargs or {}))
+        if func not in powers.FUNCTIONS or (self.values and powers.is_critical(*args[:2])):
             self.met.add(func.__name__)
-        return (formula or func)(*args, **(kwargs or {}))
+        return formula(*args, **(kwargs or {}))
 
 
 BY_PLACE = (

@@ -145,6 +145,11 @@ def spherical_bessel_j0(x: Tensor) -> Tensor:
     return torch.where(near, total, far.sin() / far)
 
 
+def sinc(x: Tensor) -> Tensor:
+    """sin(πx) / (πx), whose second derivative is zero or NaN at zero in PyTorch."""
+    return torch.sinc(x) if x.is_complex() else spherical_bessel_j0(math.pi * floating(x))
+
+
 # ---- polynomials: three-term recurrences (Abramowitz and Stegun, table 22.7)
 
 Steps = Callable[[Tensor, int], tuple[Any, Any]]
@@ -244,6 +249,7 @@ BESSEL: dict[str, Callable[..., Any]] = {
     )
 }
 OPERATORS: dict[str, Callable[..., Any]] = {
+    "sinc": sinc,
     **{f"special_{name}": function for name, function in BESSEL.items()},
     **{
         f"special_{name}{overload}": function
@@ -253,6 +259,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 }
 """By operator of aten."""
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
-    getattr(special, name): function for name, function in (BESSEL | POLYNOMIALS).items() if hasattr(special, name)
+    **{getattr(special, name): f for name, f in (BESSEL | POLYNOMIALS).items() if hasattr(special, name)},
+    **dict.fromkeys((torch.sinc, special.sinc, Tensor.sinc), sinc),
 }
 """By function of `torch.special`."""
