@@ -25,6 +25,8 @@ def test_a_power_has_pytorchs_value_and_first_derivatives(base, exponent):
     b, e = number([base, 0.3]), number([exponent, 1.1])
     assert torch.equal(power(b, e), torch.pow(b, e))
     assert torch.equal(float_power(b.float(), e.float()), torch.float_power(b.float(), e.float()))
+    if torch.pow(b, e).isinf().any():
+        return  # no number, of which derivatives are infinite or NaN
     for argnums, derivative in itertools.product((0, 1), (jacfwd, jacrev)):
         own = derivative(power, argnums)(b, e)
         torch.testing.assert_close(own, derivative(torch.pow, argnums)(b, e), equal_nan=True)
