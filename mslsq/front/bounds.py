@@ -78,16 +78,37 @@ def bounded(
     return tuple(found), result
 
 
-def pair_of(bounds: Any, where: str) -> tuple[Any, Any]:
-    """Lower and upper bounds: a pair, or `scipy.optimize.Bounds`."""
+def pair_of(bounds: Any, where: str, start: Any = None) -> tuple[Any, Any]:
+    """Lower and upper bounds: a pair, or `scipy.optimize.Bounds`; of a start, where that is known."""
     if hasattr(bounds, "lb") and hasattr(bounds, "ub"):
         return bounds.lb, bounds.ub
+    if _is_list_of_pairs(bounds, start):
+        lower = [-math.inf if low is None else low for low, _ in bounds]
+        upper = [math.inf if high is None else high for _, high in bounds]
+        raise ProblemError(
+            f"{where} is a list of pairs, one for each entry, as scipy.optimize.minimize takes it. Here, as in "
+            f"scipy.optimize.least_squares, it is a pair (lower, upper): bounds=({lower}, {upper})."
+        )
     if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
         raise ProblemError(
             f"{where} must be a pair (lower, upper), each a number, a tensor, None, or a structure like that of the "
             f"start; not {type(bounds).__name__}{f' of {len(bounds)}' if isinstance(bounds, (tuple, list)) else ''}."
         )
     return bounds[0], bounds[1]
+
+
+def _is_list_of_pairs(bounds: Any, start: Any) -> bool:
+    """Is it [(low, high), ...]? Of two entries the outer list tells it from lower and upper bounds in a tuple."""
+
+    def is_number(x: Any) -> bool:
+        return x is None or isinstance(x, (int, float))
+
+    if not isinstance(bounds, (tuple, list)) or not all(
+        isinstance(pair, (tuple, list)) and len(pair) == 2 and all(map(is_number, pair)) for pair in bounds
+    ):
+        return False
+    as_in_scipy = isinstance(bounds, list) and all(isinstance(pair, tuple) for pair in bounds)
+    return len(bounds) != 2 or (as_in_scipy and isinstance(start, Tensor))
 
 
 def by_leaf(side: Any, start: Any, which: str) -> list[Any]:

@@ -109,7 +109,7 @@ def _bounded(
     """The unknowns, told which are bounded, and their bounds."""
     if bounds is None:
         return unknowns, {}
-    lower, upper = (by_leaf(side, x0, which) for side, which in zip(pair_of(bounds, "bounds"), SIDES, strict=True))
+    lower, upper = (by_leaf(side, x0, which) for side, which in zip(pair_of(bounds, "bounds", x0), SIDES, strict=True))
 
     def to_bound(number: int, given: Any, side: str) -> Bound | None:
         unknown = unknowns[number]

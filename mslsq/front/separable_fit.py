@@ -99,7 +99,7 @@ def separable_fit(
 def _of_nonlinear(bounds: Any, p0: Any) -> tuple[Any, Any]:
     """Bounds of both kinds of parameters."""
     form = pytree.Form(p0).tree
-    sides = [by_leaf(side, p0, which) for side, which in zip(pair_of(bounds, "bounds"), SIDES, strict=True)]
+    sides = [by_leaf(side, p0, which) for side, which in zip(pair_of(bounds, "bounds", p0), SIDES, strict=True)]
     lower, upper = ({"nonlinear": form(side), "linear": None} for side in sides)
     return lower, upper
 

@@ -11,6 +11,7 @@ from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIss
 
 from mslsq import pytree
 from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.manifolds.errors import of_storage
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.problem.layout import complex_view_hint
 from mslsq.problem.system import Inputs, System, Term, residual_vector
@@ -63,12 +64,13 @@ def explained(term: Term) -> Iterator[None]:
     """
     try:
         yield
-    except (RuntimeError, IndexError) as error:
-        own = term.hint or (lambda error: "")
-        hint = complex_view_hint(error) or remedy(error) or own(error)
+    except (RuntimeError, IndexError, TypeError, AttributeError) as error:
+        own = (lambda error: "") if term.hint is None or isinstance(error, (TypeError, AttributeError)) else term.hint
+        hint = complex_view_hint(error) or remedy(error) or of_storage(error) or own(error)
         if not hint:
             raise
-        raise ProblemError(f"Cost {term.name!r}: {hint} (PyTorch: {error})") from error
+        whose = "PyTorch" if isinstance(error, (RuntimeError, IndexError)) else type(error).__name__
+        raise ProblemError(f"Cost {term.name!r}: {hint} ({whose}: {error})") from error
 
 
 def evaluate_first(
@@ -94,7 +96,7 @@ def _looked_after(term: Term, probe: BlockTerm, storages: tuple[Tensor, ...], fi
         followed = tuple(leaf.clone() for leaf in leaves)  # may be written to
         try:
             output = term.residual(probe.values_of_block(followed), dict(first))
-        except (RuntimeError, IndexError):
+        except (RuntimeError, IndexError, TypeError, AttributeError):
             return None  # it is evaluated again, and the error explained
     detached = pytree.map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, output)
     del output

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mslsq import pytree
-from mslsq.private import WeakTensorKeyDictionary, operator_name
+from mslsq.private import DispatchMode, WeakTensorKeyDictionary, is_operator, operator_name
 
 AXES_ON_PURPOSE = ("unsqueeze", "view", "_unsafe_view", "reshape", "expand", "transpose", "t", "permute")
 """What gives a tensor axes to broadcast along: `x[:, None] - y` means every pair."""
@@ -67,15 +67,35 @@ class Differences:
         if is_alone and (torch.Tag.pointwise in operator.tags or name in REARRANGING):
             self._pairs[output] = pairs
 
-    def advice(self, residual: Any, name: str) -> str:
-        """What to say of what the residual has returned; empty where there is nothing to say."""
+    def advice(self, residual: Any, whose: str) -> str:
+        """What to say of what the residual has returned; empty where there is nothing to say.
+
+        Args:
+            whose: what has returned it, as a message begins: "The residual of 'fit'".
+        """
         for leaf in pytree.leaves(residual):
             if isinstance(leaf, Tensor) and leaf in self._pairs:
                 a, b = self._pairs[leaf]
                 return (
-                    f"The residual of {name!r} has {leaf.numel()} entries, the difference of tensors of shapes {a} and "
+                    f"{whose} has {leaf.numel()} entries, the difference of tensors of shapes {a} and "
                     f"{b}, which PyTorch broadcasts: each entry of one minus every entry of the other. Give both one "
                     "shape, with .squeeze(-1) or [:, None]; where all pairs are meant, write the axes beside the "
                     "difference: a[:, None] - b[None, :]."
                 )
         return ""
+
+
+class Followed(DispatchMode):
+    """A context in which every operation that runs is seen by `differences`."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, differences: Differences) -> None:
+        super().__init__()
+        self.differences = differences
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if is_operator(func):
+            self.differences.see(func, args, output)
+        return output

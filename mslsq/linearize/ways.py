@@ -7,7 +7,6 @@ on a few lanes with unbatched reverse mode. The point is the start, moved a litt
 kinks and ties, and zeros hide differences.
 """
 
-import contextlib
 import dataclasses
 import warnings
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Mode, Way
 from mslsq.linearize.first_block import explained, of_a_block
 from mslsq.linearize.locating import faulty_operator
-from mslsq.linearize.pairs import BroadcastResidualWarning, Differences
+from mslsq.linearize.pairs import BroadcastResidualWarning, Differences, Followed
 from mslsq.linearize.sample import Sample, sample_of
 from mslsq.private import DispatchMode, is_operator, operator_name, version_of
 from mslsq.problem.errors import ProblemError, SecondDerivativeError
@@ -197,10 +196,10 @@ def _reason_to_rewrite(block: BlockTerm, values: Values, inputs: Inputs) -> str:
         x = block.values_of_block(storages)
         differences = Differences(leaf for leaf in pytree.leaves(x) if isinstance(leaf, Tensor))
         observers.append(Observer(block.term.name, differences))
-        watched = observers[-1] if is_differentiated else contextlib.nullcontext()
+        watched = observers[-1] if is_differentiated else Followed(differences)
         with explained(block.term), independent.plain_python(), watched, composed:
             output = block.term.residual(x, first)
-        advice = differences.advice(output, block.term.name)
+        advice = differences.advice(output, f"The residual of {block.term.name!r}")
         if advice:
             warnings.warn(advice, BroadcastResidualWarning, stacklevel=2)
         return [version_of(tensor) for tensor in tensors] != before

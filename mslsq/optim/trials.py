@@ -1,11 +1,13 @@
 """Trials of one step: the loss at other parameters, which are put back to the bit unless the trial is kept."""
 
+import warnings
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mslsq.linearize.agreement import NonDeterministicResidualError
+from mslsq.linearize.pairs import BroadcastResidualWarning, Differences, Followed
 from mslsq.losses import RobustLoss
 from mslsq.optim.evaluation import Evaluated, Repeatable, evaluated
 from mslsq.optim.numbers import Number, Numbers
@@ -65,12 +67,19 @@ class Trials:
         self.active.put(values)
 
     def check_repeatable(self) -> None:
-        """Evaluates once more at the start, where the parameters must be.
+        """Evaluates once more at the start, where the parameters must be, and looks for data of another shape than the
+        prediction.
 
         Raises:
             NonDeterministicResidualError: the residuals differ.
         """
-        first, again = self.at_start.vector().detach(), self._evaluated().vector().detach()
+        differences = Differences(self.active.tensors)
+        with Followed(differences):
+            there = self._evaluated()
+        advice = differences.advice(there.parts, "What the closure returned")
+        if advice:
+            warnings.warn(advice, BroadcastResidualWarning, stacklevel=2)
+        first, again = self.at_start.vector().detach(), there.vector().detach()
         # Sums of an accelerator differ by rounding of the model, of which small residuals are a large part. Another
         # batch, or other random numbers, differ as a whole.
         tolerance = torch.finfo(first.dtype).eps ** 0.5 if first.device.type == "cpu" else 1e-2

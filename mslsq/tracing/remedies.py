@@ -27,6 +27,19 @@ def is_of_autograd(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in OF_AUTOGRAD)
 
 
+OF_SPARSE = (
+    "_sparse_",
+    "sparse_csr",
+    "Sparse CSR",
+    "SparseCPU",
+    "SparseCUDA",
+    "SparseCsr",
+    "sparse tensors",
+    "sparse_mm",
+)
+"""In what PyTorch says of sparse tensors under its transforms."""
+
+
 def remedy(error: BaseException) -> str:
     """What to write instead; empty for errors of which nothing is known."""
     if isinstance(error, RuntimeError) and any(words in str(error) for words in OF_STATISTICS):
@@ -40,6 +53,11 @@ def remedy(error: BaseException) -> str:
             "A torch.autograd.Function inside a residual needs forward(*inputs) without ctx, setup_context(ctx, "
             "inputs, output), backward(ctx, *cotangents) with one result per input in its shape, and "
             "generate_vmap_rule = True (or a vmap of its own)."
+        )
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in OF_SPARSE):
+        return (
+            "PyTorch's transforms do not know sparse tensors. Multiply by A.to_dense(), or by the entries: "
+            "torch.zeros_like(y).index_add(0, rows, values * x[columns])."
         )
     if not is_of_autograd(error):
         return ""

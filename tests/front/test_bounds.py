@@ -175,3 +175,19 @@ def test_manifolds_have_no_bounds_and_costs_are_not_called_so():
     x = mslsq.Variable("x", mslsq.Euclidean(2), count=3)
     with pytest.raises(ProblemError, match="may not be called 'bounds'"):
         mslsq.Problem(near(x, at=torch.zeros(3, 2), name="bounds"))
+
+
+def test_pairs_of_every_entry_are_told_what_is_taken_here():
+    residual = lambda p: p - torch.tensor([0.2, 2.4], dtype=p.dtype)  # noqa: E731
+    start = torch.tensor([0.5, 2.5], dtype=torch.float64)
+    for bounds, lower, upper in (
+        ([(0, 1), (2, 3)], "[0, 2]", "[1, 3]"),  # as SciPy's least_squares takes it, 0 <= p[0] <= 2
+        ([(0, None), (None, 3)], "[0, -inf]", "[inf, 3]"),
+    ):
+        with pytest.raises(mslsq.ProblemError, match=r"scipy\.optimize\.minimize") as error:
+            mslsq.least_squares(residual, start, bounds=bounds)
+        assert f"bounds=({lower}, {upper})" in str(error.value)
+    three = torch.cat([start, start[:1]])
+    with pytest.raises(mslsq.ProblemError, match=r"scipy\.optimize\.minimize"):
+        mslsq.least_squares(lambda p: p - 0.5, three, bounds=((0, 1), (2, 3), (0, 1)))
+    assert mslsq.least_squares(residual, start, bounds=((0, 2), (1, 3))).value.tolist() == pytest.approx([0.2, 2.4])

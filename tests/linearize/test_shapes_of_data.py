@@ -87,3 +87,29 @@ def test_the_data_that_all_blocks_of_a_cost_share_are_looked_at_too():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         mslsq.solve(mslsq.Problem(Line(p, t=COLUMN, y=Y)), {"p": LINE})  # a block has one of each
+
+
+def test_a_jacobian_that_is_given_changes_nothing_about_that():
+    def jacobian(p, t, y):
+        one = torch.stack([t[:, 0], torch.ones_like(y)], -1)
+        return one[:, None].expand(30, 30, 2)
+
+    (message,) = caught(lambda p, t, y: line(p, t) - y, LINE, (COLUMN, Y), jac=jacobian)
+    assert "900 entries" in message
+    assert not caught(
+        lambda p, t, y: line(p, t) - y, LINE, (T, Y), jac=lambda p, t, y: jacobian(p, t[:, None], y)[:, 0]
+    )
+
+
+@pytest.mark.parametrize("shape", [(30,), (30, 1)])
+def test_closures_of_the_optimizer_are_warned_of_once(shape):
+    model = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).double()
+    optimizer = mslsq.optim.LevenbergMarquardt(model.parameters())
+    y = Y.reshape(shape)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            optimizer.step(lambda: model(COLUMN) - y)
+    messages = [str(one.message) for one in seen if one.category is BroadcastResidualWarning]
+    assert len(messages) == (shape == (30,))
+    assert all("What the closure returned has 900 entries" in one for one in messages)

@@ -143,3 +143,21 @@ def test_exp_refuses_what_is_no_tangent_vector(kind):
         with pytest.raises(ManifoldError, match=r"tangent vectors, shape \(\.\.\., "):
             kind.exp(torch.zeros(shape))
     assert kind.exp(torch.zeros(3, kind.tangent_dim)).storage.shape == (3, kind.storage_dim)
+
+
+@pytest.mark.parametrize(
+    ("residual", "words"),
+    [
+        (lambda x: mslsq.SE3.log(x.storage), r"SE3\(tensor\)\.log\(\.\.\.\)"),
+        (lambda x: mslsq.SO3.inverse(x.storage[..., 3:]).log(), "inverse of a group was called with a tensor"),
+        (lambda x: x.between(x.storage).log(), "between of a group was given a tensor"),
+    ],
+)
+def test_numbers_where_an_element_is_meant_are_told_in_a_residual(residual, words):
+    with pytest.raises(mslsq.ProblemError, match=words):
+        mslsq.least_squares(residual, mslsq.SE3.identity(dtype=torch.float64))
+
+
+def test_other_errors_of_a_residual_are_its_own():
+    with pytest.raises(AttributeError, match="no attribute 'missing'"):
+        mslsq.least_squares(lambda x: x.missing(), mslsq.SE3.identity(dtype=torch.float64))
