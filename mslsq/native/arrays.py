@@ -73,7 +73,8 @@ def looked_up(program: Program, tensor: int, place: Place, offset: int, kind: Ki
 
 def each(function: Callable[..., Any], *arrays: Any) -> np.ndarray:
     """`function` of every entry, broadcast, as an array of objects."""
-    result = np.frompyfunc(function, len(arrays), 1)(*arrays)
+    with np.errstate(all="ignore"):  # what PyTorch computes of constants leaves marks that NumPy would warn of
+        result = np.frompyfunc(function, len(arrays), 1)(*arrays)
     if isinstance(result, np.ndarray):
         return result
     single = np.empty((), dtype=object)

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mslsq.native.operations import OPERATIONS
-from mslsq.native.scalars import Kind, Node, NotScalarError, Program, Scalar
+from mslsq.native.scalars import Kind, Node, Program, Scalar
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,8 @@ class Copying:
     def _made(self, node: Node, operands: list[int]) -> int:
         if node.operation == "lookup":
             return self._program.lookup(node.detail[0], Scalar(self._program, operands[0]), node.kind).number
+        if node.operation == "table":
+            return self._program.table([Scalar(self._program, operand) for operand in operands]).number
         return self._program.make(node.operation, *operands)
 
 
@@ -187,11 +189,3 @@ def affine(entries: Sequence[float]) -> tuple[int, int] | None:
     """(first, step) of entries that are evenly spaced, as places in memory are; None where they are not."""
     first, step = int(entries[0]), int(entries[1] - entries[0]) if len(entries) > 1 else 0
     return (first, step) if all(x == first + k * step for k, x in enumerate(entries)) else None
-
-
-def refuse_lookups(program: Program, outputs: Sequence[int], tensors: frozenset[int]) -> None:
-    """Raises NotScalarError where a computed place of one of these inputs is looked up."""
-    for number in program.needed(outputs):
-        node = program.nodes[number]
-        if node.operation == "lookup" and node.detail[0] in tensors:
-            raise NotScalarError("an index that depends on values, into data of which each problem has its own")

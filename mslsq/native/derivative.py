@@ -11,10 +11,19 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 from mslsq.native.operations import OPERATIONS
-from mslsq.native.scalars import NotScalarError, Program, Scalar
+from mslsq.native.scalars import Node, NotScalarError, Program, Scalar
 
 Edges = dict[int, dict[int, Scalar]]
 """By vertex, its neighbours on one side and the derivative along the edge."""
+
+Columns = dict[int, dict[int, Scalar]]
+"""By direction, the derivative of each entry of a table that moves in it."""
+
+FEW_MOVING = 2
+"""Entries that move in one direction up to which they are compared with the place one by one; more become a table."""
+
+MOST_LOOKED_UP = 256
+"""Directions in which what is looked up may move."""
 
 LARGEST_FAN = 20_000
 """Joins in one elimination at which a program is given up: it would be too large by far."""
@@ -53,11 +62,17 @@ def _output(row: int) -> int:
 class _Graph:
     """Directions (−1, −2, …), nodes between, and outputs, with the derivatives along the edges."""
 
-    def __init__(self, program: Program, outputs: Sequence[Scalar], directions: Mapping[int, Mapping[int, Scalar]]):
-        self.program = program
+    def __init__(
+        self,
+        program: Program,
+        outputs: Sequence[Scalar],
+        directions: Mapping[int, Mapping[int, Scalar]],
+        tables: dict[int, Columns] | None = None,
+    ):
+        self.program, self._directions = program, directions
+        self._tables: dict[int, Columns] = {} if tables is None else tables
         self.into: Edges = {}
         self.out_of: Edges = {}
-        self._tensors = {program.nodes[number].detail[0] for number in directions}
         active: set[int] = set()
         for number in program.needed(output.number for output in outputs):
             if number in directions:
@@ -75,10 +90,10 @@ class _Graph:
     def _differentiated(self, number: int, active: set[int]) -> bool:
         """Add the edges into a node; does it depend on what is differentiated?"""
         node = self.program.nodes[number]
-        if node.operation == "lookup" and node.detail[0] in self._tensors:
-            raise NotScalarError("an index that depends on values, into what is differentiated")
-        if node.kind != "real" or node.operation == "lookup":
+        if node.kind != "real" or node.operation == "table":
             return False
+        if node.operation in ("lookup", "pick"):
+            return self._looked_up(number, node)
         if not any(operand in active for operand in node.operands):
             return False
         slopes = OPERATIONS[node.operation].slopes
@@ -91,6 +106,46 @@ class _Graph:
                 self._join(operand, number, slope)
                 found = True
         return found
+
+    def _looked_up(self, number: int, node: Node) -> bool:
+        """Add the edges from all directions to an entry at a computed place."""
+        place = Scalar(self.program, node.operands[0])
+        of_input = node.operation == "lookup"
+        columns = self._columns_of_input(node.detail[0]) if of_input else self._columns(node.operands[1])
+        if len(columns) > MOST_LOOKED_UP:
+            raise NotScalarError(f"an index that depends on values, into {len(columns):,} numbers to differentiate in")
+        for column, slopes in columns.items():
+            if of_input or len(slopes) <= FEW_MOVING:
+                for entry, slope in slopes.items():
+                    self._join(-1 - column, number, place.is_equal(entry).choose(slope, 0))
+            else:
+                zero, size = self.program.constant(0, "real"), len(self.program.entries_of(node.operands[1]))
+                table = self.program.table([slopes.get(entry, zero) for entry in range(size)])
+                self._join(-1 - column, number, self.program.pick(table, place))
+        return bool(columns)
+
+    def _columns_of_input(self, tensor: int) -> Columns:
+        """How the entries of an input move."""
+        columns: Columns = {}
+        for number, of_input in self._directions.items():
+            of, entry = self.program.nodes[number].detail
+            if of == tensor:
+                for column, slope in of_input.items():
+                    columns.setdefault(column, {})[entry] = slope
+        return columns
+
+    def _columns(self, table: int) -> Columns:
+        """How the entries of a table move; of one that many numbers are looked up in once."""
+        if table not in self._tables:
+            entries = self.program.entries_of(table)
+            graph = _Graph(self.program, entries, self._directions, self._tables)
+            graph.eliminate_all()
+            columns: Columns = {}
+            for entry in range(len(entries)):
+                for vertex, slope in graph.into.get(_output(entry), {}).items():
+                    columns.setdefault(-1 - vertex, {})[entry] = slope
+            self._tables[table] = columns
+        return self._tables[table]
 
     def _join(self, source: int, target: int, slope: Scalar) -> None:
         """Add to the derivative along an edge."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mslsq.native.copies import Copies, affine
 from mslsq.native.operations import OPERATIONS
 from mslsq.native.scalars import Node, Program, Scalar
-from mslsq.native.text import function_text, statements
+from mslsq.native.text import function_text, literal, statements
 
 DATA, INTEGERS, SHARED = "data", "integers", "shared"
 
@@ -30,9 +30,19 @@ class Source:
             type_ = "real" if self.is_real else "long"
             text = f"same((const {type_}*)in.shared[{self.first}] + {entry})"
         else:
-            array = f"in.{self.array}" if self.array in (DATA, INTEGERS) else self.array
-            text = f"{array}[{self.first} + {entry}]"
+            text = f"{self._vectors}[{self.first} + {entry}]"
         return f"mask_({text} != 0)" if kind == "boolean" else text
+
+    def looked_up(self, place: str) -> str:
+        """The expression of the entry at a computed place."""
+        if self.array == SHARED:
+            type_ = "real" if self.is_real else "long"
+            return f"lookup((const {type_}*)in.shared[{self.first}], {place}, 1, 0)"
+        return f"lookup_own({self._vectors}, {self.first}, {place})"
+
+    @property
+    def _vectors(self) -> str:
+        return f"in.{self.array}" if self.array in (DATA, INTEGERS) else self.array
 
 
 @dataclass(frozen=True)
@@ -177,8 +187,7 @@ def reader(sources: Mapping[int, Source]) -> Callable[[Node, list[str]], str]:
     def read(node: Node, operands: list[str]) -> str:
         source = sources[node.detail[0]]
         if node.operation == "lookup":
-            type_ = "real" if source.is_real else "long"
-            return f"lookup((const {type_}*)in.shared[{source.first}], {operands[0]}, 1, 0)"
+            return source.looked_up(operands[0])
         return source.read(str(node.detail[1]), node.kind)
 
     return read
@@ -191,7 +200,7 @@ def _leaf_reader(name: str, copies: Copies, sources: Mapping[int, Source], table
         number = node.detail[1]
         leaf = copies.leaves[number]
         if leaf.tensor is None:
-            return f"splat({_table(f'{name}_{number}', 'real', [_literal(x) for x in leaf.entries], tables)})"
+            return f"splat({_table(f'{name}_{number}', 'real', [literal(x) for x in leaf.entries], tables)})"
         return sources[leaf.tensor].read(_place(f"{name}_{number}", leaf.entries, tables), leaf.kind)
 
     return read
@@ -210,11 +219,3 @@ def _table(name: str, type_: str, entries: Sequence[str], tables: list[str]) -> 
     """The expression of what a table of this name has for copy i."""
     tables.append(f"static const {type_} {name}[] = {{{', '.join(entries)}}};")
     return f"{name}[i]"
-
-
-def _literal(value: float) -> str:
-    if value != value:
-        return '(real)__builtin_nan("")'
-    if abs(value) == float("inf"):
-        return f"{'-' if value < 0 else ''}(real)__builtin_inf()"
-    return f"(real){value.hex()}"

@@ -122,6 +122,9 @@ def _transplanted(old: Program, scalars: Sequence[Scalar], new: Program, tensor:
             elif node.operation == "input":
                 of, entry = node.detail
                 known[number] = new.constant(0, "real") if of == 1 else new.input(tensor, entry, node.kind)
+            elif node.operation == "table":
+                entries = [known[operand] for operand in node.operands]
+                known[number] = new.table(entries or [new.constant(x, node.kind) for x in node.detail])
             else:
                 operands = [known[operand].number for operand in node.operands]
                 known[number] = Scalar(new, new.make(node.operation, *operands))

@@ -93,6 +93,16 @@ def _angle_slopes(angle: "Scalar", y: "Scalar", x: "Scalar") -> "tuple[Scalar, S
     return x / squared, -y / squared
 
 
+def _picked(place: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Of a table (lanes, entries), or (entries,), the entry of each place; NaN, or the least integer, outside."""
+    size = table.shape[-1]
+    place = place[..., None]
+    wide = table.expand(*torch.broadcast_shapes(place.shape[:-1], table.shape[:-1]), size)
+    found = wide.gather(-1, place.clamp(0, size - 1).expand(*wide.shape[:-1], 1))
+    missing = torch.nan if table.dtype.is_floating_point else torch.iinfo(table.dtype).min
+    return found.masked_fill((place < 0) | (place >= size), missing)[..., 0]
+
+
 def _length(squared: torch.Tensor) -> torch.Tensor:
     return squared.sqrt()
 
@@ -172,6 +182,8 @@ OPERATIONS: dict[str, Operation] = {
     "select": Operation(
         torch.where, "select_({0}, {1}, {2})", lambda y, c, a, b: (None, c.choose(1, 0), c.choose(0, 1))
     ),
+    # of a table, which is no number; `derivative` knows what it is made of
+    "pick": Operation(_picked, "pick({1}, {0})"),
     # kinds
     "real": Operation(lambda x: x.to(torch.float64), "real_({0})", result="real"),
     "integer": Operation(lambda x: x.to(torch.int64), "integer_({0})", result="integer"),

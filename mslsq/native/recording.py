@@ -5,6 +5,7 @@ What depends on no input is computed at once, by PyTorch. `rules` has a function
 is refused by its name.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -151,6 +152,8 @@ class Recorder:
         if kind == "boolean":
             one, zero = self.constant(1, wanted), self.constant(0, wanted)
             return each(lambda x: x.choose(one, zero), scalars)
+        if kind == "integer" and self.program.looks_up_integers:
+            return each(_real_unless_missing, scalars)
         return each(lambda x: x.apply(wanted), scalars)
 
     def reals(self, value: Any) -> np.ndarray:
@@ -163,6 +166,11 @@ class Recorder:
 
     def constant(self, value: float, kind: Kind = "real") -> Scalar:
         return self.program.constant(value, kind)
+
+
+def _real_unless_missing(x: Scalar) -> Scalar:
+    """NaN of what was looked up outside of a table: the least integer."""
+    return x.is_equal(-(2**63)).choose(math.nan, x.apply("real"))
 
 
 def _writes_into_its_own(node: fx.Node) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mslsq.native.operations import OPERATIONS
 from mslsq.native.operator import UncompiledVector
-from mslsq.native.scalars import Kind, Node, NotScalarError, Program
+from mslsq.native.scalars import Kind, Node, Program
 from mslsq.native.text import Argument
 
 DTYPES: dict[Kind, torch.dtype] = {"integer": torch.int64, "boolean": torch.bool}
@@ -22,9 +22,6 @@ DTYPES: dict[Kind, torch.dtype] = {"integer": torch.int64, "boolean": torch.bool
 class ReplayedVector(UncompiledVector):
     """A function of one block whose output is a vector, as a sequence of PyTorch's operations. `filled` can be
     differentiated.
-
-    Raises:
-        NotScalarError: it looks entries of an input up at computed places.
     """
 
     def __init__(self, program: Program, inputs: Sequence[Argument], entries: Sequence[int]):
@@ -86,6 +83,15 @@ def _straight_line(program: Program, entries: Sequence[int]) -> Callable[[dict[i
     return names["run"]
 
 
+def _together(entries: Sequence[Tensor]) -> Tensor:
+    """Rows of lanes as a table, (outer, lanes, entries)."""
+    return torch.stack(torch.broadcast_tensors(*entries), -1)
+
+
+def _looked_up(entries: Sequence[Tensor], place: Tensor) -> Tensor:
+    return OPERATIONS["pick"].meaning(place, _together(entries))
+
+
 def _text(program: Program, number: int, node: Node, names: dict[str, Any]) -> str:
     if node.operation == "constant":
         names[f"c{number}"] = torch.tensor(node.value, dtype=DTYPES.get(node.kind, program.dtype), device="cpu")
@@ -94,7 +100,14 @@ def _text(program: Program, number: int, node: Node, names: dict[str, Any]) -> s
         tensor, entry = node.detail
         return f"rows[{tensor}][{entry}]"
     if node.operation == "lookup":
-        raise NotScalarError("it has an index that depends on values")
+        names["looked_up_"] = _looked_up
+        return f"looked_up_(rows[{node.detail[0]}], v{node.operands[0]})"
+    if node.operation == "table":
+        names["together_"] = _together
+        if node.detail:
+            names[f"c{number}"] = torch.tensor(node.detail, dtype=DTYPES.get(node.kind, program.dtype), device="cpu")
+            return f"c{number}"
+        return f"together_([{', '.join(f'v{operand}' for operand in node.operands)}])"
     names[node.operation + "_"] = OPERATIONS[node.operation].meaning
     if node.operation == "real":
         names["real_"] = lambda x: x.to(program.dtype)

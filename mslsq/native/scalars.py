@@ -1,11 +1,12 @@
 """Scalar programs: every number that a function computes, each once, as a list in which operands come first.
 
-A node is an operation (`operations`) of earlier nodes, a constant, an entry of an input tensor, or a lookup in one at
-an index that is computed. Equal nodes are one node, and what is known beforehand is folded, by rules that no NaN and
-no infinity can tell from the operation itself (`folding`).
+A node is an operation (`operations`) of earlier nodes, a constant, an entry of an input tensor, a lookup in one at an
+index that is computed, or a table of earlier nodes, of which the operation "pick" reads an entry. Equal nodes are one
+node, and what is known beforehand is folded, by rules that no NaN and no infinity can tell from the operation itself
+(`folding`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -32,11 +33,12 @@ class Node(NamedTuple):
     """One number of a program."""
 
     operation: str
-    """A key of `OPERATIONS`, or "constant", "input", "lookup"."""
+    """A key of `OPERATIONS`, or "constant", "input", "lookup", "table"."""
     operands: tuple[int, ...]
     kind: Kind
     detail: tuple[Any, ...] = ()
-    """Of a constant its value, of an input its tensor and the entry, of a lookup its tensor."""
+    """Of a constant its value, of an input its tensor and the entry, of a lookup its tensor; of a table of constants
+    these."""
 
     @property
     def value(self) -> float | int | bool | None:
@@ -136,12 +138,15 @@ class Program:
         self.nodes: list[Node] = []
         self.are_finite = False
         """May 0 · x be folded to 0? Only where nothing is infinite or NaN that matters."""
+        self.looks_up_integers = False
+        """Is there a lookup of integers, which may be outside?"""
         self._known: dict[Any, int] = {}
 
     def copy(self) -> "Program":
         """The same nodes, by the same numbers, to go on from in another way."""
         program = Program(self.dtype)
         program.nodes, program._known = list(self.nodes), dict(self._known)
+        program.looks_up_integers = self.looks_up_integers
         return program
 
     def constant(self, value: float, kind: Kind) -> Scalar:
@@ -163,7 +168,32 @@ class Program:
 
     def lookup(self, tensor: int, entry: Scalar, kind: Kind) -> Scalar:
         """The entry of an input tensor at a computed place; NaN, or the least integer, where that is negative."""
+        self.looks_up_integers |= kind == "integer"
         return Scalar(self, self._once(Node("lookup", (entry.number,), kind, (tensor,))))
+
+    def table(self, entries: Sequence[Scalar]) -> Scalar:
+        """Scalars of one kind in memory, to `pick` from. It is no number."""
+        kind = entries[0].kind
+        if any(entry.value is None for entry in entries):
+            return Scalar(self, self._once(Node("table", tuple(entry.number for entry in entries), kind)))
+        values = tuple(entry.value for entry in entries)
+        return Scalar(self, self._once(Node("table", (), kind, values), ("table", kind, np.array(values).tobytes())))
+
+    def entries_of(self, table: int) -> list[Scalar]:
+        """What a table was made of."""
+        node = self.nodes[table]
+        if node.detail:
+            return [self.constant(value, node.kind) for value in node.detail]
+        return [Scalar(self, number) for number in node.operands]
+
+    def pick(self, table: Scalar, place: Scalar) -> Scalar:
+        """The entry of a table at a computed place; NaN, or the least integer, where there is none."""
+        if place.value is not None:
+            entries = self.entries_of(table.number)
+            if 0 <= place.value < len(entries):
+                return entries[int(place.value)]
+        self.looks_up_integers |= table.kind == "integer"
+        return Scalar(self, self.make("pick", place.number, table.number))
 
     def make(self, operation: str, *operands: int) -> int:
         """The number of the node for an operation: folded, or one that is there already, or new."""

@@ -87,10 +87,18 @@ Reading = Callable[[Node, list[str]], str]
 
 def statements(program: Program, numbers: Iterable[int], read: Reading) -> list[str]:
     """A statement for each of these nodes, whose operands have theirs before."""
-    return [
-        f"const {TYPES[program.nodes[number].kind]} v{number} = {_text(program, program.nodes[number], read)};"
-        for number in numbers
-    ]
+    return [_statement(program, number, read) for number in numbers]
+
+
+def _statement(program: Program, number: int, read: Reading) -> str:
+    node = program.nodes[number]
+    if node.operation == "table" and node.detail:
+        type_ = "real" if node.kind == "real" else "long"
+        return f"static const {type_} v{number}[] = {{{', '.join(literal(x, node.kind) for x in node.detail)}}};"
+    if node.operation == "table":
+        entries = ", ".join(f"v{operand}" for operand in node.operands)
+        return f"const {TYPES[node.kind]} v{number}[] = {{{entries}}};"
+    return f"const {TYPES[node.kind]} v{number} = {_text(program, node, read)};"
 
 
 def function_text(heading: str, lines: Sequence[str]) -> str:
@@ -123,12 +131,18 @@ def _read(node: Node, operands: list[str], inputs: Sequence[Argument]) -> str:
 
 def _constant(node: Node) -> str:
     (value,) = node.detail
-    if node.kind == "boolean":
-        return f"splat_boolean({int(value)})"
-    if node.kind == "integer":
-        return f"splat_integer({value}L)" if value > -(2**63) else "splat_integer(-__LONG_MAX__ - 1)"
+    splat = {"boolean": "splat_boolean", "integer": "splat_integer", "real": "splat"}[node.kind]
+    return f"{splat}({literal(value, node.kind)})"
+
+
+def literal(value: float, kind: Kind = "real") -> str:
+    """A number of this kind in C++."""
+    if kind == "boolean":
+        return f"{int(value)}"
+    if kind == "integer":
+        return f"{value}L" if value > -(2**63) else "-__LONG_MAX__ - 1"
     if value != value:
-        return 'splat((real)__builtin_nan(""))'
+        return '(real)__builtin_nan("")'
     if abs(value) == float("inf"):
-        return f"splat({'-' if value < 0 else ''}(real)__builtin_inf())"
-    return f"splat((real){value.hex()})"
+        return f"{'-' if value < 0 else ''}(real)__builtin_inf()"
+    return f"(real){value.hex()}"

@@ -35,7 +35,6 @@ class ScalarCurvature(ScalarSystem):
         self._parts: list[Part] = []
         self._add_terms(values, inputs)
         outputs = [x.number for part in self._parts for x in part.scalars]
-        self._refuse_lookups(outputs)
         self.count = self._program.count(outputs)
         if self.count > LARGEST:
             raise NotScalarError(f"it takes {self.count:,} operations of scalars, more than {LARGEST:,}")
@@ -145,16 +144,24 @@ class ScalarMixed(ScalarCurvature):
         self, needed: Iterable[int], copies: Copies, firsts: dict[int, int]
     ) -> Iterable[tuple[int, tuple[int, ...]]]:
         """The nodes of wanted inputs, and by copy the place of the derivative in them."""
+        rounds = len(copies.members)
+        looked_up: set[int] = set()
         for number in needed:
             node = self._program.nodes[number]
-            if node.operation == "lookup" and node.detail[0] in firsts:
-                raise NotScalarError("an index that depends on values, into what is differentiated")
+            if node.operation == "lookup" and node.detail[0] in firsts and node.kind == "real":
+                looked_up.add(node.detail[0])
             if node.operation != "input" or node.kind != "real":
                 continue
             tensor, entry = node.detail
             if tensor in firsts:
-                yield number, (firsts[tensor] + entry,) * len(copies.members)
+                yield number, (firsts[tensor] + entry,) * rounds
             elif tensor == copies.number and copies.leaves[entry].tensor in firsts:
                 leaf = copies.leaves[entry]
                 first = firsts[leaf.tensor]  # type: ignore[index]
                 yield number, tuple(first + int(place) for place in leaf.entries)
+        for tensor in sorted(looked_up):  # all of its entries, wherever the place may be
+            size = self.reads.sources[tensor].size
+            if size > derivative.MOST_LOOKED_UP:
+                raise NotScalarError(f"an index that depends on values, into {size:,} numbers to differentiate in")
+            for entry in range(size):
+                yield self._program.input(tensor, entry, "real").number, (firsts[tensor] + entry,) * rounds

@@ -43,7 +43,6 @@ class ScalarLinearization(ScalarSystem):
         steps compute it."""
         self._add_terms(values, inputs)
         of_bends = [x.number for part in self.bends or [] for _, x in part.sums]
-        self._refuse_lookups([*(x.number for part in self.parts for _, x in part.sums), *of_bends])
         self.count = self._program.count(x.number for part in self.parts for _, x in part.sums)
         self.count_of_bends = self._program.count(of_bends)
         if self.count > LARGEST:

@@ -17,7 +17,7 @@ from mslsq.linearize.first_block import of_a_block
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.programs import moves_of
 from mslsq.native.arrays import Array, kind_of
-from mslsq.native.copies import Copies, Copying, refuse_lookups
+from mslsq.native.copies import Copies, Copying
 from mslsq.native.curvature import Motion
 from mslsq.native.linearizing_text import DATA, INTEGERS, SHARED, Source
 from mslsq.native.recording import recorded
@@ -158,10 +158,6 @@ class ScalarSystem:
         """
         for number, (block, given) in enumerate(zip(self._linearizer.blocks, inputs, strict=True)):
             self._add_term(number, block, values, given)
-
-    def _refuse_lookups(self, outputs: Sequence[int]) -> None:
-        own = {number for number, source in self.reads.sources.items() if source.array != SHARED}
-        refuse_lookups(self._program, outputs, frozenset(own))
 
     def _new_number(self) -> int:
         self._next += 1

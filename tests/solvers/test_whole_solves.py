@@ -523,7 +523,7 @@ def test_bits_of_a_bounded_problem_do_not_depend_on_its_batch(watch):
     assert all(watch.native) and bool((whole.active < 0).any(0).all())
 
 
-def test_an_image_that_all_problems_share_is_looked_up(watch):
+def test_an_image_of_each_problem_or_of_all_is_looked_up(watch):
     y, x = torch.meshgrid(torch.arange(9.0, dtype=F64), torch.arange(9.0, dtype=F64), indexing="ij")
     image = torch.exp(-0.1 * ((x - 4) ** 2 + (y - 4.5) ** 2))
     points = torch.tensor([[3.0, 3.0], [5.0, 4.0], [4.0, 6.0], [3.5, 4.5]], dtype=F64)
@@ -548,7 +548,7 @@ def test_an_image_that_all_problems_share_is_looked_up(watch):
     python, native = both(watch, call((None, None, 0), image), max_steps=30)
     torch.testing.assert_close(native.value, python.value, rtol=1e-7, atol=1e-9)
     own = call((None, 0, 0), image.expand(3, 9, 9).contiguous())(mslsq.LevenbergMarquardt(native="wait", max_steps=30))
-    assert not watch.native[-1] and "of which each problem has its own" in watch.sentences[-1]
+    assert watch.native[-1]
     torch.testing.assert_close(own.value, python.value, rtol=1e-7, atol=1e-9)
 
 

@@ -11,8 +11,11 @@ from mslsq.native.rules.registry import RULES, rule
 from mslsq.native.scalars import NotScalarError, Scalar
 
 X = Scalar
-LARGEST_SEARCHED = 256
-"""Limits of a search, each of which is compared."""
+LARGEST_SEARCHED = 4096
+"""Limits of a search."""
+
+LARGEST_COMPARED = 24
+"""Limits each of which is compared; more are searched by halves."""
 
 
 def number_of(condition: X) -> X:
@@ -101,12 +104,26 @@ def _(
     if sorter is not None or limits.ndim != 1 or len(limits) > LARGEST_SEARCHED:
         raise NotScalarError(f"{rec.node.target.__name__} of {limits.size} limits in {limits.ndim} dimensions")
 
-    def place(a: X) -> X:
-        """How many limits are below; all of them for NaN."""
+    def is_below(limit: X, a: X) -> X:
+        """All of them are below NaN."""
+        return (limit.is_above(a) if right or side == "right" else limit.is_at_least(a)).apply("not")
+
+    def counted(a: X) -> X:
         count = a.program.constant(0, "integer")
         for limit in limits:
-            above = limit.is_above(a) if right or side == "right" else limit.is_at_least(a)
-            count = count + number_of(above.apply("not"))
+            count = count + number_of(is_below(limit, a))
         return count
 
-    return rec.array(each(place, x))
+    def halved(a: X) -> X:
+        """Among sorted limits: the place moves on by powers of two as long as the limit before it is below."""
+        place = a.program.constant(0, "integer")
+        for step in (1 << power for power in reversed(range(len(limits).bit_length()))):
+            after = place + step
+            moves = is_below(a.program.pick(table, after - 1), a).apply("and", after.is_at_most(len(limits)))
+            place = moves.choose(after, place)
+        return place
+
+    if len(limits) <= LARGEST_COMPARED:
+        return rec.array(each(counted, x))
+    table = rec.program.table(list(limits))
+    return rec.array(each(halved, x))

@@ -10,6 +10,12 @@ from mslsq.native.arrays import Array, Place, each, kind_of, looked_up
 from mslsq.native.rules.registry import rule
 from mslsq.native.scalars import NotScalarError, Scalar
 
+LARGEST_TABLE = 4096
+"""Entries of a table that a program holds, or makes."""
+
+LEAST = -(2**40)
+"""A place that is outside of every table, whatever is added to it."""
+
 
 @rule("index", "_unsafe_index")
 def _(rec: Any, x: Any, indices: list[Any]) -> Array:
@@ -61,14 +67,11 @@ def _(rec: Any, x: Any, dim: int, index: Any, source: Any) -> Array:
 
 
 def _looked_up(rec: Any, x: Any, indices: list[Any]) -> Array:
-    """`x[indices]` at computed places: a lookup in the memory of an input, of which `x` is a view with strides."""
-    if not isinstance(x, Array) or x.tensor is None or not x.entries.size:
-        raise NotScalarError("an index that depends on values, into what is computed")
+    """`x[indices]` at computed places: a lookup in the memory of an input, of which `x` is a view with strides, or in a
+    table of what is known, gathered or computed."""
+    x, table = _in_memory(rec, x)
     places = x.entries
-    base = int(places.reshape(-1)[0])
-    strides = [int(np.take(places, 1, d).reshape(-1)[0]) - base if n > 1 else 0 for d, n in enumerate(places.shape)]
-    if not _is_strided(places, base, strides):
-        raise NotScalarError("an index that depends on values, into entries that have been gathered")
+    strides = _strides(places)
     chosen = [d for d, index in enumerate(indices) if index is not None]
     parts = [_wrapped(rec, indices[d], places.shape[d], strides[d]) for d in chosen]
     parts = np.broadcast_arrays(*parts) if len(parts) > 1 else parts
@@ -82,6 +85,10 @@ def _looked_up(rec: Any, x: Any, indices: list[Any]) -> Array:
     rest = places.transpose([*before, *after, *chosen])[(..., *[0] * len(chosen))]
     rest = rest.reshape(*rest.shape[: len(before)], *[1] * flat.ndim, *rest.shape[len(before) :])
     kind, tensor, program, start = kind_of(x.dtype), x.tensor, rec.program, x.start
+    if table is not None:
+        flat = each(lambda place: place.within.choose(place.entry, place.entry.like(LEAST)), flat)
+        flat = flat.reshape(*flat.shape, *[1] * len(after))
+        return Array(each(lambda place, offset: program.pick(table, place + int(offset)), flat, rest), x.dtype)
     if start is not None:
         flat = each(lambda place: place + start, flat)
     if flat.size == 1:  # nothing is read yet: a row of an image is looked up, and then one of its pixels
@@ -101,9 +108,29 @@ def _wrapped(rec: Any, index: Any, size: int, stride: int) -> np.ndarray:
     return each(place, rec.scalars(index, torch.int64))
 
 
-def _is_strided(places: np.ndarray, base: int, strides: list[int]) -> bool:
+def _in_memory(rec: Any, x: Any) -> tuple[Array, Scalar | None]:
+    """Where the entries are: an array of places in an input; or in a table, with the table."""
+    if isinstance(x, Array) and x.tensor is not None and x.entries.size and _is_strided(x.entries):
+        return x, None
+    entries = rec.moved(x, x.dtype)
+    if entries.size > LARGEST_TABLE or not entries.size:
+        raise NotScalarError(
+            f"an index that depends on values, into {entries.size:,} numbers that are computed or constant"
+        )
+    if kind_of(x.dtype) == "boolean":
+        raise NotScalarError("an index that depends on values, into booleans")
+    table = rec.program.table(list(entries.reshape(-1)))
+    return Array(np.arange(entries.size).reshape(entries.shape), x.dtype), table
+
+
+def _strides(places: np.ndarray) -> list[int]:
+    base = int(places.reshape(-1)[0])
+    return [int(np.take(places, 1, d).reshape(-1)[0]) - base if n > 1 else 0 for d, n in enumerate(places.shape)]
+
+
+def _is_strided(places: np.ndarray) -> bool:
     """Are these the places of a view with strides?"""
-    expected = np.asarray(base)
-    for size, stride in zip(places.shape, strides, strict=True):
+    expected = np.asarray(int(places.reshape(-1)[0]))
+    for size, stride in zip(places.shape, _strides(places), strict=True):
         expected = expected[..., None] + np.arange(size) * stride
     return bool((expected == places).all())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mslsq.native.arrays import Array
-from mslsq.native.rules.registry import rule
+from mslsq.native.rules.registry import RULES, rule
 from mslsq.native.scalars import NotScalarError, Scalar
 
 Join = Callable[[Scalar, Scalar], Scalar]
@@ -85,8 +85,9 @@ def _(rec: Any, x: Any, indices: list[Any], values: Any, accumulate: bool = Fals
 
 @rule("embedding")
 def _(rec: Any, weight: Any, index: Any, *_: Any, **__: Any) -> Array:
-    index = _constant(index)
-    return weight.viewed(lambda a: a[index.numpy()])
+    if isinstance(index, Tensor) and isinstance(weight, Array):
+        return weight.viewed(lambda a: a[index.numpy()])
+    return RULES["index"](rec, weight, [index])
 
 
 @rule("masked_scatter")

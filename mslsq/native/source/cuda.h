@@ -60,6 +60,9 @@ static inline V same(const real* x) { return *x; }
 static inline I same(const long* x) { return *x; }
 static inline void store(real* x, V y) { *x = y; }
 
+static inline V missing_like(V) { return (real)__builtin_nan(""); }
+static inline I missing_like(I) { return -__LONG_MAX__ - 1; }
+
 // Entries at computed places, `step` numbers apart; a thread has one lane, wherever that begins. A negative place is
 // outside: NaN, or the least integer.
 static inline V lookup(const real* x, I place, long step, long = 0) {
@@ -67,6 +70,16 @@ static inline V lookup(const real* x, I place, long step, long = 0) {
 }
 static inline I lookup(const long* x, I place, long step, long = 0) {
     return place.x < 0 ? -__LONG_MAX__ - 1 : x[place.x * step];
+}
+// The same among the numbers of a thread.
+template <class T> static inline auto lookup_own(const T& own, long first, I place) -> decltype(own[0] + 0) {
+    return place.x < 0 ? missing_like(own[0] + 0) : own[first + place.x];
+}
+template <class T, int COUNT> static inline T pick(const T (&table)[COUNT], I place) {
+    return place.x < 0 || place.x >= COUNT ? missing_like(table[0]) : table[place.x];
+}
+template <int COUNT> static inline I pick(const long (&table)[COUNT], I place) {
+    return place.x < 0 || place.x >= COUNT ? missing_like(I(0)) : I(table[place.x]);
 }
 
 #define EACH(name, function) \

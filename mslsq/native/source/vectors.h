@@ -50,3 +50,22 @@ static inline I lookup(const long* x, I place, long step, long lane) {
     for (int i = 0; i < N; i++) y[i] = place[i] < 0 ? -__LONG_MAX__ - 1 : x[place[i] * step + i * lane];
     return y;
 }
+// The same among vectors, of which each lane has its own entries.
+static inline V lookup_own(const V* x, long first, I place) {
+    const real* const own = (const real*)(x + first);
+    V y;
+    for (int i = 0; i < N; i++) y[i] = place[i] < 0 ? (real)__builtin_nan("") : own[place[i] * N + i];
+    return y;
+}
+static inline I lookup_own(const I* x, long first, I place) {
+    const long* const own = (const long*)(x + first);
+    I y;
+    for (int i = 0; i < N; i++) y[i] = place[i] < 0 ? -__LONG_MAX__ - 1 : own[place[i] * N + i];
+    return y;
+}
+// Of a table of numbers, or of vectors; what is beyond its end is outside, too.
+template <int COUNT> static inline I within(I place) { return (place >= 0) & (place < COUNT) ? place : splat_integer(-1); }
+template <int COUNT> static inline V pick(const real (&table)[COUNT], I place) { return lookup(table, within<COUNT>(place), 1, 0); }
+template <int COUNT> static inline I pick(const long (&table)[COUNT], I place) { return lookup(table, within<COUNT>(place), 1, 0); }
+template <int COUNT> static inline V pick(const V (&table)[COUNT], I place) { return lookup_own(table, 0, within<COUNT>(place)); }
+template <int COUNT> static inline I pick(const I (&table)[COUNT], I place) { return lookup_own(table, 0, within<COUNT>(place)); }
