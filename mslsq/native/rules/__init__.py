@@ -1,17 +1,35 @@
 """What each of PyTorch's operations is in scalars."""
 
-from mslsq.native.rules import choices, elementwise, indexing, lines, matrices, products, reductions, scattering, views
+from mslsq.native.rules import (
+    choices,
+    elementwise,
+    extremes,
+    indexing,
+    lines,
+    matrices,
+    norms,
+    products,
+    reductions,
+    scattering,
+    softmax,
+    views,
+    windows,
+)
 from mslsq.native.rules.registry import RULES
 
 __all__ = [
     "RULES",
     "choices",
     "elementwise",
+    "extremes",
     "indexing",
     "lines",
     "matrices",
+    "norms",
     "products",
     "reductions",
     "scattering",
+    "softmax",
     "views",
+    "windows",
 ]

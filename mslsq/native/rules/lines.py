@@ -31,7 +31,7 @@ def _(
     groups: int,
 ) -> Array:
     if transposed:
-        raise NotScalarError("a transposed convolution")
+        return _transposed(rec, x, weight, bias, stride, padding, dilation, groups)
     signal, taps = rec.scalars(x, rec.dtype), rec.scalars(weight, rec.dtype)
     offsets = None if bias is None else rec.scalars(bias, rec.dtype)
     channels, per_group = taps.shape[1], taps.shape[0] // groups
@@ -48,20 +48,41 @@ def _(
     return rec.array(result)
 
 
+def _transposed(
+    rec: Any, x: Any, weight: Any, bias: Any, stride: list[int], padding: list[int], dilation: list[int], groups: int
+) -> Array:
+    """Each entry of the signal times each tap, added where it belongs."""
+    signal, taps = rec.scalars(x, rec.dtype), rec.scalars(weight, rec.dtype)
+    channels, per_group = taps.shape[0] // groups, taps.shape[1]
+    terms: dict[tuple[int, ...], list[Scalar]] = {}
+    for sample, channel, *at in np.ndindex(*signal.shape):
+        for own, *tap in itertools.product(range(per_group), *map(range, taps.shape[2:])):
+            place = [a * s - p + t * d for a, s, p, t, d in zip(at, stride, padding, tap, dilation, strict=True)]
+            out = (sample, channel // channels * per_group + own, *place)
+            terms.setdefault(out, []).append(signal[(sample, channel, *at)] * taps[(channel, own, *tap)])
+    offsets = None if bias is None else rec.scalars(bias, rec.dtype)
+    result = np.empty(rec.shape, dtype=object)
+    for place in np.ndindex(*rec.shape):
+        parts = [*terms.get(place, ()), *([] if offsets is None else [offsets[place[1]]])]
+        result[place] = total(parts) if parts else rec.constant(0)
+    return rec.array(result)
+
+
 # ---- sorting
 
 
-def _order(terms: list[Scalar]) -> list[Scalar]:
-    """The place of every entry among all, equal ones in the order in which they stand, NaN behind all."""
+def _order(terms: list[Scalar], descending: bool = False) -> list[Scalar]:
+    """The place of every entry among all, equal ones in the order in which they stand, NaN as the largest."""
     if len(terms) > LARGEST_SORTED:
         raise NotScalarError(f"it sorts {len(terms)} numbers")
     places = [term.program.constant(0, "integer") for term in terms]
     for j, second in enumerate(terms):
         for i, first in enumerate(terms[:j]):
             # NaN is not below; so this is false where the first is NaN, true where the second alone is
-            stays = first.is_at_most(second)
+            stays = first.is_at_least(second) if descending else first.is_at_most(second)
             if first.kind == "real":
-                stays = stays.apply("or", second.apply("ne", second))
+                larger = first if descending else second
+                stays = stays.apply("or", larger.apply("ne", larger))
             places[j] = places[j] + number_of(stays)
             places[i] = places[i] + number_of(stays.apply("not"))
     return places
@@ -103,7 +124,7 @@ def _chosen(entries: list[Scalar], conditions: list[Scalar]) -> Scalar:
     return found
 
 
-def _sorted(rec: Any, x: Any, dim: int, wanted: Wanted) -> list[Array]:
+def _sorted(rec: Any, x: Any, dim: int, wanted: Wanted, descending: bool = False) -> list[Array]:
     """The wanted entries of every line along an axis, in the place of that axis, and their indices."""
     dtype = rec.node.args[0].meta["val"].dtype
     entries = rec.scalars(x, dtype)
@@ -111,7 +132,7 @@ def _sorted(rec: Any, x: Any, dim: int, wanted: Wanted) -> list[Array]:
     values, indices = [], []
     for line in at_end.reshape(-1, at_end.shape[-1]):
         terms = list(line)
-        conditions = wanted(terms, _order(terms))
+        conditions = wanted(terms, _order(terms, descending))
         numbers = [rec.constant(k, "integer") for k in range(len(terms))]
         values.append([_chosen(terms, one) for one in conditions])
         indices.append([_chosen(numbers, one) for one in conditions])
@@ -125,9 +146,17 @@ def _sorted(rec: Any, x: Any, dim: int, wanted: Wanted) -> list[Array]:
 @rule("sort")
 def _(rec: Any, x: Any, *args: Any, stable: bool | None = None, **kwargs: Any) -> list[Array]:
     names = dict(zip(("dim", "descending"), args[-2:] if args and args[0] is None else args, strict=False)) | kwargs
-    if names.get("descending"):
-        raise NotScalarError("sorting from large to small")
-    return _sorted(rec, x, names.get("dim", -1), _all)
+    return _sorted(rec, x, names.get("dim", -1), _all, bool(names.get("descending")))
+
+
+@rule("topk")
+def _(rec: Any, x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[Array]:
+    def first_ones(terms: list[Scalar], places: list[Scalar]) -> list[list[Scalar]]:
+        return [[place.is_equal(number) for place in places] for number in range(k)]
+
+    if not k or not x.shape:
+        raise NotScalarError("topk of none, or of one number")
+    return _sorted(rec, x, dim, first_ones, largest)
 
 
 @rule("kthvalue")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from mslsq.native.arrays import Array, each
-from mslsq.native.rules.reductions import total
+from mslsq.native.rules.reductions import reduced, total
 from mslsq.native.rules.registry import rule
 
 
@@ -57,6 +57,18 @@ def _(rec: Any, a: Any, b: Any, *, dim: int = -1) -> Array:
     a, b = np.moveaxis(a, dim, 0), np.moveaxis(b, dim, 0)
     parts = [each(lambda p, q, r, s: p * q - r * s, a[i], b[j], a[j], b[i]) for i, j in ((1, 2), (2, 0), (0, 1))]
     return rec.array(np.moveaxis(np.stack(parts), 0, dim))
+
+
+@rule("_trilinear")
+def _(rec: Any, a: Any, b: Any, c: Any, expand1: Any, expand2: Any, expand3: Any, summed: list[int], *_: Any) -> Array:
+    parts = []
+    for factor, expanded in ((a, expand1), (b, expand2), (c, expand3)):
+        entries = rec.scalars(factor, rec.dtype)
+        for axis in sorted(expanded):
+            entries = np.expand_dims(entries, axis)
+        parts.append(entries)
+    products = each(lambda x, y, z: x * y * z, *parts)
+    return rec.array(reduced(products, summed, False, total))
 
 
 @rule("trace")

@@ -74,7 +74,7 @@ def _(rec: Any, x: Array, dim: int, start: int, length: int) -> Array:
     return x.viewed(lambda a: a[(*[slice(None)] * (dim % a.ndim), slice(start, start + length))])
 
 
-@rule("split", "split_with_sizes", "chunk", "unbind")
+@rule("split", "split_with_sizes", "chunk", "unbind", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk")
 def _(rec: Any, x: Array, *args: Any, **kwargs: Any) -> list[Array]:
     # The places are split by PyTorch itself.
     places = torch.arange(x.entries.size, device="cpu").reshape(x.shape)
