@@ -43,7 +43,21 @@ class Function:
 def source(parts: Sequence[str], dtype: torch.dtype, width: int, more: Sequence[str] = ()) -> str:
     """A whole source: functions of programs of one dtype, for vector registers of `width` bytes; `more` names other
     files that they need."""
-    return "\n".join([preamble(dtype, width), *((SOURCE / name).read_text() for name in more), *parts])
+    files = [*special_files(parts), *more]
+    return "\n".join([preamble(dtype, width), *((SOURCE / name).read_text() for name in files), *parts])
+
+
+SPECIAL = {
+    "gamma.h": ("lgamma", "digamma", "zeta", "polygamma"),
+    "error.h": ("erfcx", "log_ndtr", "erfinv", "ndtri"),
+    "bessel.h": tuple(f"bessel_{name}" for name in ("i0", "i0e", "i1", "i1e", "j0", "j1", "y0", "y1")),
+}
+"""Special functions by the file that has them: only programs that call one are compiled with it."""
+
+
+def special_files(parts: Sequence[str]) -> list[str]:
+    """The files of special functions that these texts call."""
+    return [name for name, functions in SPECIAL.items() if any(f"{f}_(" in part for f in functions for part in parts)]
 
 
 @cache

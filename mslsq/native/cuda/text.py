@@ -10,7 +10,7 @@ from functools import cache
 import torch
 
 from mslsq.native.scalars import Node, Program
-from mslsq.native.text import SOURCE, Argument, Function, statements
+from mslsq.native.text import SOURCE, Argument, Function, special_files, statements
 
 THREADS = 128
 """Of a block: with 255 registers each, two blocks fit a multiprocessor; with 64, eight."""
@@ -20,7 +20,8 @@ REAL = {torch.float64: ("double", "name"), torch.float32: ("float", "name##f")}
 
 def source(parts: Sequence[str], dtype: torch.dtype, more: Sequence[str] = ()) -> str:
     """A whole source: kernels of programs of one dtype; `more` names other files that they need."""
-    return "\n".join([preamble(dtype), *((SOURCE / name).read_text() for name in more), *parts])
+    files = [*special_files(parts), *more]
+    return "\n".join([preamble(dtype), *((SOURCE / name).read_text() for name in files), *parts])
 
 
 @cache

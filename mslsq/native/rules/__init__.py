@@ -12,6 +12,7 @@ from mslsq.native.rules import (
     reductions,
     scattering,
     softmax,
+    special,
     views,
     windows,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "reductions",
     "scattering",
     "softmax",
+    "special",
     "views",
     "windows",
 ]

@@ -87,6 +87,14 @@ template <int COUNT> static inline I pick(const long (&table)[COUNT], I place) {
 #define EACH_PAIR(name, function) \
     static inline V name(V a, V b) { return FUNCTION(function)(a, b); }
 
+// Of functions of single numbers, in double.
+#define DOUBLES(name) name
+#define EACH_ONE(name) \
+    static inline V name##_(V x) { return (real)name##_one(x); }
+#define EACH_TWO(name) \
+    static inline V name##_(V a, V b) { return (real)name##_one(a, b); }
+static inline double huge_val() { return __builtin_inf(); }
+
 EACH(abs_, fabs)
 EACH(sqrt_, sqrt)
 EACH(floor_, floor)

@@ -14,6 +14,21 @@
         return y;                                                        \
     }
 
+// Of functions of single numbers, in double.
+#define DOUBLES(name) __builtin_##name
+#define EACH_ONE(name)                                           \
+    __attribute__((noinline)) static V name##_(V x) {            \
+        V y;                                                     \
+        for (int i = 0; i < N; i++) y[i] = (real)name##_one(x[i]); \
+        return y;                                                \
+    }
+#define EACH_TWO(name)                                                     \
+    __attribute__((noinline)) static V name##_(V a, V b) {                 \
+        V y;                                                               \
+        for (int i = 0; i < N; i++) y[i] = (real)name##_one(a[i], b[i]);   \
+        return y;                                                          \
+    }
+
 EACH(sqrt_, sqrt)
 EACH(floor_, floor)
 EACH(ceil_, ceil)
