@@ -1,7 +1,7 @@
 """Special functions: the operations of scalars that they are, their derivatives, and the rules by PyTorch's names.
 
-C++ has them in `source/gamma.h`, `error.h` and `bessel.h`. The derivatives are PyTorch's (`derivatives.yaml`); of Bessel
-functions of the first and second kind it has none.
+C++ has them in `source/gamma.h`, `error.h` and `bessel.h`. The derivatives are PyTorch's (`derivatives.yaml`), where
+Bessel functions of the first and second kind have none.
 """
 
 from collections.abc import Callable
