@@ -1,7 +1,8 @@
 """Is the end of a search believed? Overlap, detail, convergence, and that no other placement fits as well."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
@@ -12,9 +13,10 @@ from mslsq.alignment.drift import drift, even
 from mslsq.alignment.estimate import Estimate, with_overlap
 from mslsq.alignment.evidence import Evidence, clear
 from mslsq.alignment.leads import Pair, asked_lead, asked_over_turns
-from mslsq.alignment.misfit import FITS, Misfit, misfit
+from mslsq.alignment.misfit import FITS, Misfit, larger_models, misfit
 from mslsq.alignment.models import MODELS
 from mslsq.alignment.options import Options
+from mslsq.alignment.passes import NormalEquations
 from mslsq.alignment.refine import Refined
 from mslsq.alignment.repeats import FAR_AHEAD, REPEATED, repeated
 from mslsq.alignment.result import MapStatus, Stage
@@ -64,6 +66,23 @@ class Placed:
 NAN = float("nan")
 
 
+class Precision(NamedTuple):
+    """How well a placement is determined."""
+
+    covariance: Float[Tensor, "tangent tangent"]
+    sigma: float
+    """Standard error of the corners, in pixels."""
+    off: float
+    """How far they have drifted, or are off by a larger model."""
+    reason: str
+    fitting: str
+    """The larger model that fits, if this one does not."""
+    place: Estimate
+    """Where the maps lie on each other: as the larger model has it, where this one does not fit."""
+    known: float
+    """Standard error of the corners there, of that model. What is off by the smaller one is no doubt of the place."""
+
+
 def refused(
     pair: Pair,
     estimate: Estimate,
@@ -72,13 +91,15 @@ def refused(
     why: str = "",
     detail: float = NAN,
     lead: float = NAN,
-    precision: tuple[Float[Tensor, "tangent tangent"], float, float] | None = None,
+    precision: Precision | None = None,
     better: Misfit = FITS,
 ) -> Placed:
-    """A placement that is not believed, with the reason in words; `precision` (covariance, standard error of the
-    corners, drift) of one that is still possible; the `better` model that is known to fit."""
+    """A placement that is not believed, with the reason in words; `precision` of one that is still possible; the
+    `better` model that is known to fit."""
     tangent = MODELS[pair.options.model].tangent_dim
-    covariance, sigma, off = precision or (estimate.matrix.new_full((tangent, tangent), NAN), NAN, 0.0)
+    covariance, sigma, off = (
+        (estimate.matrix.new_full((tangent, tangent), NAN), NAN, 0.0) if precision is None else precision[:3]
+    )
     reason = f"{status.sentence} {why}".rstrip() + better.sentence
     found = estimate.ncc, detail, lead, estimate.overlap
     return Placed(status, estimate.matrix, estimate.value, covariance, *found, sigma, stages, reason, off, better.model)
@@ -113,9 +134,7 @@ def believed(
     precision = _precision(pair, estimate, leader, found, outgrown) if doubt is None or possible else None
     if precision is not None and standing is not None:
         # The places along an arc are told from others by their precision, so that it is known first.
-        better = None if outgrown is None else outgrown.misfit.warp
-        matrix = estimate.matrix if better is None or not pair.before_horizon(better) else better
-        turned = pair.rival_turned(matrix, pair.sure(estimate, precision[1]))
+        turned = pair.rival_turned(precision.place.matrix, pair.sure(precision.place, precision.known))
         rivals = [(standing, asked), *([] if turned is None else [(turned, asked_over_turns(pair.options))])]
         contested = None if turned is None else _rivalry(*rivals[1])
         if contested is None and doubt is None and outgrown is None:
@@ -124,10 +143,9 @@ def believed(
             doubt, precision = contested, None
     if doubt is not None:
         better = FITS if outgrown is None else outgrown.misfit
-        known = None if precision is None else precision[:3]
-        return refused(pair, estimate, stages, *doubt, found.agreement, ahead, known, better)
+        return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision, better)
     assert precision is not None  # it is asked of all that is not doubted
-    covariance, sigma, off, reason, fitting = precision
+    covariance, sigma, off, reason, fitting, *_ = precision
     if pair.options.searches and not sigma < 2 * pair.frame.half:  # the side of the reference, and what is not a number
         # It may be anywhere along that direction: the end of one line on another, in two charts that have nothing else.
         why = "(Its detail leaves a direction of the place undetermined.)"
@@ -197,14 +215,14 @@ def _where(standing: Standing) -> str:
 
 def _precision(
     pair: Pair, estimate: Estimate, leader: Refined, found: Evidence, outgrown: Outgrown | None
-) -> tuple[Float[Tensor, "tangent tangent"], float, float, str, str]:
-    """Covariance, standard error of the corners, how far they have drifted, what is to be said of all that, and the
-    larger model that fits, if this one does not."""
+) -> Precision:
+    """How well it is determined, and what is to be said of that."""
     # A solve that ended no better than it began was taken back: its normal equations are of another place.
     normal = leader.normal if leader.estimate.matrix is estimate.matrix and outgrown is None else None
     options = pair.options
-    covariance = tangent_covariance(estimate, pair.levels[0], options, pair.freedom, normal, pair.reference[0])
-    sigma, reason = corner_sigma(estimate, covariance, pair.frame, options.model), MapStatus.ALIGNED.sentence
+    # Of a model that has been outgrown a coarse level tells the shape, which is scaled to how far it is off.
+    covariance, sigma = _determined(pair, estimate, options, 0 if outgrown is None else pair.searched, normal)
+    reason = MapStatus.ALIGNED.sentence
     size = pair.levels[found.position].factor
     first = clear(pair.levels, options.prefilter)
     off, better = 0.0, FITS if outgrown is None else outgrown.misfit
@@ -213,13 +231,29 @@ def _precision(
         # Where a larger model agrees in every part, it is not the map that has drifted.
         if better.warp is None or not even(pair.levels[first], better.warp):
             off = drift(pair.levels, estimate.matrix, first)
-    least = max(off, better.off, DRIFT * size if found.position >= COARSE else 0.0)
+    drifted = max(off, DRIFT * size if found.position >= COARSE else 0.0)
+    least = max(drifted, better.off)
     if found.position >= COARSE:
         reason += f" Only detail of {size} px and more agrees, as in maps that have drifted."
     elif off > sigma:
         reason += " Parts of it fit better elsewhere, as in maps that have drifted."
     reason += better.sentence
+    place, known = estimate, sigma
+    if better.warp is not None and pair.before_horizon(better.warp):
+        place = replace(estimate, matrix=better.warp)
+        largest = replace(options, model=larger_models(options.model)[-1])
+        known = _determined(pair, place, largest, pair.searched)[1]
     if least > sigma:
         reason += f" The place is known to some {least:.2g} px."
         covariance, sigma = covariance * (least / sigma) ** 2, least
-    return covariance, sigma, least, reason, better.model
+    return Precision(covariance, sigma, least, reason, better.model, place, max(known, drifted))
+
+
+def _determined(
+    pair: Pair, estimate: Estimate, options: Options, position: int, normal: NormalEquations | None = None
+) -> tuple[Float[Tensor, "tangent tangent"], float]:
+    """The covariance of a place, and the standard error of its corners, as the pixels of one level have them. (A coarse
+    level's are too large: its samples are less correlated than those that are prefiltered.)"""
+    level, reference = pair.levels[position], pair.reference[position]
+    covariance = tangent_covariance(estimate, level, options, pair.freedom, normal, reference)
+    return covariance, corner_sigma(estimate, covariance, pair.frame, options.model)

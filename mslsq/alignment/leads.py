@@ -56,6 +56,11 @@ class Pair:
     options: Options
     freedom: Float[Tensor, "2"]
 
+    @property
+    def searched(self) -> int:
+        """The level that starts are searched on."""
+        return search_level(self.reference, self.moving)
+
     def stretch(self, matrix: Float[Tensor, "3 3"]) -> tuple[float, float]:
         """The least and the largest scale of a warp (normalised) at the middle of the reference: pixels of the map per
         pixel of the reference."""
@@ -83,7 +88,7 @@ class Pair:
         """How far a placement (normalised) stands out from every other shift: on the level that starts are searched on,
         and where its lead is not the `least`, on coarser ones if noise hides the detail of this one, and on finer ones,
         which hold four times the detail and take four times as long."""
-        position = search_level(self.reference, self.moving)
+        position = self.searched
         best = self.standing_on(position, matrix)
         if best.lead < least and evidence(self.levels[position], matrix).reliability < CLEAR:
             coarser = [self.standing_on(level, matrix) for level in range(position + 1, len(self.levels))]
@@ -112,7 +117,7 @@ class Pair:
         """
         if self.options.model == "translation":
             return None
-        at, found = search_level(self.reference, self.moving), []
+        at, found = self.searched, []
         turns = SYMMETRIES if sure else TURNS
         for position in range(min(at + 1, len(self.levels) - 1), max(at - 1, 0) - 1, -1):
             reference, moving = self.reference[position], self.moving[position]
@@ -128,7 +133,7 @@ class Pair:
     def sure(self, estimate: Estimate, sigma: float) -> bool:
         """Is its place known to a fraction of a sample, and not from a search of rotations? `sigma` is the standard
         error of the corners."""
-        factor = self.reference[search_level(self.reference, self.moving)].factor
+        factor = self.reference[self.searched].factor
         return estimate.origin in UNTURNED and sigma < LOOSE * factor
 
     def pixels(self, position: int, matrix: Float[Tensor, "3 3"]) -> Float[Tensor, "3 3"]:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment.belief import Placed, believed, refused
-from mslsq.alignment.candidates import CERTAIN, first_starts, plain_starts, search_level, with_late_starts
+from mslsq.alignment.candidates import CERTAIN, first_starts, plain_starts, with_late_starts
 from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.estimate import Estimate, apart, judge, moved_share, no_worse, sane, with_overlap, with_values
 from mslsq.alignment.evidence import evidence
@@ -88,7 +88,7 @@ class _Search(Pair):
     def plainly(self) -> Placed | None:
         """From the identity and the phase correlation to the finest level; None as soon as the best is not certain, and
         no larger model is."""
-        coarsest, at = len(self.levels) - 1, search_level(self.reference, self.moving)
+        coarsest, at = len(self.levels) - 1, self.searched
         hypotheses = plain_starts(self.reference, self.moving, self.frame)
         hypotheses = [with_values(h, self.levels[-1], self.freedom) for h in hypotheses]
         pending: list[Stage] = []
@@ -160,7 +160,7 @@ class _Search(Pair):
     def thoroughly(self, hypotheses: list[Estimate], grow: bool) -> Placed:
         """Many hypotheses to the finest level: each solve's end is compared with its start, and a second look is taken
         for shifts."""
-        coarsest, at, leader = len(self.levels) - 1, search_level(self.reference, self.moving), None
+        coarsest, at, leader = len(self.levels) - 1, self.searched, None
         for position in range(coarsest, -1, -1):
             level = self.levels[position]
             if position != coarsest:

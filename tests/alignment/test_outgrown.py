@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from mslsq.alignment import MapStatus, align, pairwise, synthetic
+from mslsq.alignment import MapStatus, align, leads, pairwise, synthetic
 from mslsq.alignment.measures import corners, project
 from mslsq.alignment.misfit import SAYS
 from mslsq.alignment.outgrown import SEEN
+from mslsq.alignment.rivals import SYMMETRIES
 
 SIZE = 128
 
@@ -85,3 +86,23 @@ def test_two_scenes_are_not_explained_by_a_larger_model():
     one, other = (synthetic.base_raster(name)[:SIZE, :SIZE] for name in ("grass", "gravel"))
     result = align([one, other], model="translation")
     assert result.aligned == [0] and result.fitting == ["", ""] and SAYS not in result.reasons[1]
+
+
+@pytest.mark.parametrize(("degrees", "scale"), [(4, 1.08), (1, 1.01)])
+def test_rotations_are_asked_about_the_place_of_the_larger_model_by_its_own_precision(monkeypatch, degrees, scale):
+    maps, truth = pair("camera", degrees, scale, 0.01)
+    asked, turned = [], leads.turned
+
+    def noted(reference, moving, matrix, overlap, turns):
+        at = corners(*reference.size, like=matrix)
+        factor = max(maps[0].shape) / max(reference.size)
+        known = truth.clone()
+        known[:2, 2] /= factor
+        asked.append((turns, float((project(matrix, at) - project(known, at)).norm(dim=-1).max())))
+        return turned(reference, moving, matrix, overlap, turns)
+
+    monkeypatch.setattr(leads, "turned", noted)
+    result = align(maps, model="se2")
+    assert result.fitting == ["", "sim2"] and float(result.corner_sigma[1]) > 0.5
+    (turns, apart), *_ = asked
+    assert turns == SYMMETRIES and apart < 0.6  # a sample of a coarse level is a fraction of one off, as grids shift
