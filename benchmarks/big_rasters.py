@@ -1,6 +1,7 @@
 """Rasters beyond memory: `align_files` and `write_mosaic` on terrain of known truth, beside `align` in memory.
 
     OMP_NUM_THREADS=1 python benchmarks/big_rasters.py FOLDER [sizes: 4096,20000] [seeds: 12]
+    OMP_NUM_THREADS=1 python benchmarks/big_rasters.py --elevation FOLDER [sizes: 2000,12000]   # coregister_files
 
 Rasters are made in FOLDER by windows (20,000²: 1 GB, some minutes) and kept. Every contestant runs in a process of its
 own, whose peak of resident memory is the figure.
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from timing import print_machine, print_table
 
-from mslsq.alignment import FilesAlignment, align, align_files, write_mosaic
+from mslsq.alignment import FilesAlignment, Georeference, align, align_files, coregister_files, write_mosaic
 from mslsq.alignment.big.files import rasterio_here, small_cache
 from mslsq.alignment.big.terrain import Scan, Terrain, write_scan
 from mslsq.alignment.measures import corner_error
@@ -93,6 +94,88 @@ def one(what: str, folder: Path, size: int, memory: str) -> dict[str, Any]:
     return found | {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
 
 
+class Bent:
+    """A terrain as a model sees it that is tilted by 12 and 6 m from border to border, stretched by 1 %, and whose
+    upper left quarter was lowered since by up to 20 m, with a border that tapers off."""
+
+    def __init__(self, terrain: Terrain, size: int) -> None:
+        self.terrain, self.size = terrain, size
+
+    def at(self, points: torch.Tensor) -> torch.Tensor:
+        """The heights at some places."""
+        x, y = (points / (self.size - 1) - 0.5).unbind(-1)
+        lowered = 20 / ((1 + torch.exp(20 * x)) * (1 + torch.exp(20 * y)))
+        return 1.01 * self.terrain.at(points) - 12 * x - 6 * y - lowered
+
+
+METRES = 30.0
+MOVED = np.array([101.1, 174.3, 7.5])
+"""Metres east, north and up."""
+KINDS = {"plain": "offset", "bent": "plane+scale"}
+"""Pairs of elevation models, and the bias model for each."""
+
+
+def models(folder: Path, size: int, kind: str) -> list[Path]:
+    """A reference and a model that was moved, pixels of 30 m, 2 m of noise on both, and a hole."""
+    paths = [folder / f"reference{size}.tif", folder / f"{kind}{size}.tif"]
+    terrain, header = (
+        Terrain(11, longest=400.0),
+        Georeference.from_geotransform((4e5, METRES, 0, 52e5, 0, -METRES), "EPSG:32632"),
+    )
+    options = {"size": (size, size), "georeference": header}
+    matrix = np.eye(3)
+    matrix[:2, 2] = -MOVED[0] / METRES, MOVED[1] / METRES
+    if not paths[0].exists():
+        write_scan(paths[0], terrain, Scan(np.eye(3), noise=2.0, nodata=-9999, seed=1), **options)
+    if not paths[1].exists():
+        seen: Any = terrain if kind == "plain" else Bent(terrain, size)
+        how = Scan(matrix, bias=float(MOVED[2]), noise=2.0, nodata=-9999, seed=2)
+        write_scan(paths[1], seen, how, **options, holes=lambda row, column: (row, column) == (2, 1))
+    return paths
+
+
+def one_coregistered(folder: Path, size: int, kind: str, memory: str) -> dict[str, Any]:
+    """A pair of elevation models, in this process."""
+    passes: dict[str, float] = {}
+    begin, wall = time.process_time(), time.perf_counter()
+
+    def progress(words: str, done: int, total: int) -> None:
+        passes[words] = time.process_time() - begin
+        if done == total:
+            print(words, f"{passes[words]:.0f} s", file=sys.stderr, flush=True)
+
+    found = coregister_files(*models(folder, size, kind), bias=KINDS[kind], memory=memory, progress=progress)
+    return {
+        "error": (found.shift - MOVED).tolist(),
+        "sigma": np.sqrt(np.diag(found.covariance)).tolist(),
+        "changed": found.changed_share,
+        "passes": len(passes),
+        "used": found.message(),
+        "cpu": time.process_time() - begin,
+        "wall": time.perf_counter() - wall,
+        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
+    }
+
+
+def elevation_table(folder: Path, sizes: list[int]) -> None:
+    """Elevation models by size, each pair in a process of its own."""
+    rows = []
+    for size in sizes:
+        for kind in KINDS:
+            models(folder, size, kind)
+            command = [sys.executable, __file__, "--coregistered", str(folder), str(size), kind, "4GB"]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+            if done.returncode:
+                continue
+            found = json.loads(done.stdout.splitlines()[-1])
+            print(found, file=sys.stderr, flush=True)
+            off = [f"{error:+.3f} ± {sigma:.3f}" for error, sigma in zip(found["error"], found["sigma"], strict=True)]
+            row = [f"{size:,}²", kind, *off, f"{found['changed']:.1%}", found["passes"]]
+            rows.append([*row, found["cpu"], found["wall"], found["peak"]])
+    header = ("size", "pair", "east", "north", "up, m", "changed", "passes", "cpu s", "wall s", "peak GB")
+    print_table("Elevation models: errors", header, rows)
+
+
 def sizes_table(folder: Path, sizes: list[int]) -> None:
     """Contestants by size."""
     rows = []
@@ -158,11 +241,22 @@ def main() -> None:
         what, folder, size, memory = sys.argv[2:6]
         print(json.dumps(one(what, Path(folder), int(size), memory)))
         return
-    folder = Path(sys.argv[1])
+    if sys.argv[1:2] == ["--coregistered"]:
+        folder, size, kind, memory = sys.argv[2:6]
+        print(json.dumps(one_coregistered(Path(folder), int(size), kind, memory)))
+        return
+    elevation = sys.argv[1:2] == ["--elevation"]
+    arguments = sys.argv[1 + elevation :]
+    folder = Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
     print_machine(["torch", "rasterio"])
-    sizes_table(folder, [int(size) for size in (sys.argv[2] if len(sys.argv) > 2 else "4096,20000").split(",")])
-    errors_table(folder, int(sys.argv[3]) if len(sys.argv) > 3 else 12)
+    default = "2000,12000" if elevation else "4096,20000"
+    sizes = [int(size) for size in (arguments[1] if len(arguments) > 1 else default).split(",")]
+    if elevation:
+        elevation_table(folder, sizes)
+        return
+    sizes_table(folder, sizes)
+    errors_table(folder, int(arguments[2]) if len(arguments) > 2 else 12)
 
 
 if __name__ == "__main__":

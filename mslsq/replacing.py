@@ -1,18 +1,23 @@
 """Files that are whole or not there: written beside their place and renamed."""
 
+import contextlib
 import errno
 import os
+import platform
 import re
+import sys
 import tempfile
 import unicodedata
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 __all__ = ["NotWrittenError", "remove_unfinished", "replaced", "replacing", "same_name", "write_text"]
 
-UNFINISHED = re.compile(r"\..*\.part-\w{8}(\.\w+)?")
-"""Names of files that are being written. A process that is killed leaves them."""
+UNFINISHED = re.compile(r"\..*\.part-(?:(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-)?\w{8}(\.\w+)?")
+"""Names of files that are being written: on which machine, and by which process. One that is killed leaves them."""
 
 
 class NotWrittenError(OSError):
@@ -22,7 +27,8 @@ class NotWrittenError(OSError):
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path`; after the block it is renamed to `path`, after an exception it is removed.
+    """A temporary path beside `path`; after the block it is renamed to `path`, after an exception it is removed. What
+    processes that were killed have left of `path` is removed first.
 
     Raises:
         NotWrittenError: an OSError in the block that is about this file or, as that of a full disk, about none.
@@ -31,7 +37,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem[:40]}.part-", suffix=path.suffix, dir=path.parent)
+        _remove_abandoned(path)
+        start = f"{_unfinished(path)}{_machine()}-{os.getpid()}-"
+        handle, name = tempfile.mkstemp(prefix=start, suffix=path.suffix, dir=path.parent)
         temporary = Path(name)
         os.close(handle)
         yield temporary
@@ -47,6 +55,42 @@ def replacing(path: str | Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def _unfinished(path: Path) -> str:
+    return f".{path.stem[:40]}.part-"
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Files that processes of this machine have begun for `path`, and that are gone since."""
+    start = _unfinished(path)
+    with contextlib.suppress(OSError):  # of a folder that can be written to and not listed
+        for name in os.listdir(path.parent):
+            of = UNFINISHED.fullmatch(name) if name.startswith(start) and name.endswith(path.suffix) else None
+            if of is not None and of["machine"] == _machine() and _is_gone(int(of["process"])):
+                path.with_name(name).unlink(missing_ok=True)
+
+
+@cache
+def _machine() -> str:
+    """Where numbers of processes mean the same: on Linux a container has its own."""
+    try:
+        processes = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        processes = ""
+    return f"{zlib.crc32(f'{platform.node()} {processes}'.encode()):08x}"
+
+
+def _is_gone(process: int) -> bool:
+    if sys.platform == "win32":  # there os.kill ends a process
+        return False
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:  # it runs for another user
+        return False
+    return False
 
 
 def replaced(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> Path | None:

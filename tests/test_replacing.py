@@ -51,6 +51,27 @@ def test_what_a_killed_process_leaves_is_removed_and_nothing_else(tmp_path):
     remove_unfinished(tmp_path / "nowhere")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no kill -9 there")
+def test_the_next_writer_removes_what_a_killed_one_has_left_and_nothing_of_others(tmp_path):
+    path = tmp_path / "mosaic.tif"
+    code = (
+        "import os, signal\nfrom mslsq.replacing import replacing\n"
+        f"with replacing({str(path)!r}) as path:\n    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    with replacing(path) as running:
+        assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+        begun = {one.name for one in tmp_path.iterdir()}
+        assert len(begun) == 2 and running.name in begun
+        (left,) = begun - {running.name}
+        kept = [left.replace(".part-", ".part-0"), left.replace("mosaic", "other"), ".mosaic.part-abcdefgh.tif"]
+        machine = left.split(".part-")[1][:8]
+        kept.append(left.replace(machine, "0" * 8 if machine != "0" * 8 else "1" * 8))  # of another machine
+        for name in kept:
+            (tmp_path / name).write_text("another's")
+        write_text(path, "whole")
+        assert {one.name for one in tmp_path.iterdir()} == {"mosaic.tif", running.name, *kept}
+
+
 def test_a_folder_that_is_a_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NotWrittenError, match=r"file/a\.txt"):

@@ -26,6 +26,8 @@ KILLED_TWICE = (
 KILLED_ONCE = "A process was killed while this item was in work{signals}; it was done again, alone."
 PATIENCE = 0.5
 """Seconds after which a process notices that its parent was killed."""
+WATCH = "mslsq watches the parent"
+"""The name of the thread that does."""
 
 
 class JoblibMissingError(ImportError):
@@ -111,7 +113,7 @@ def _in_pool(
     if type(joblib.parallel.get_active_backend()[0]).__name__ != "LokyBackend":  # the user's own: it knows its threads
         yield from joblib.Parallel(n_jobs=n_jobs, **how)(handed_out())
         return
-    with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
+    with joblib.parallel_config(backend="loky", inner_max_num_threads=1, initializer=_belonging(os.getpid())):
         pool = joblib.Parallel(n_jobs=n_jobs, **how)
         found = pool(handed_out())
     yield from found
@@ -131,8 +133,7 @@ def _ended(found: Generator[tuple[int, str], None, None]) -> Iterator[Generator[
 
 def _task(name: str, program: bytes, index: int, item: bytes, parent: int) -> tuple[int, str]:
     """In a process of the pool. (`program` travels with every item: a process may be new.)"""
-    if os.getpid() != parent and threading.current_thread() is threading.main_thread():
-        _belong_to(parent)
+    _belong_to(parent)
     try:
         _, cloudpickle = needed()
         work = _unpacked(name, program)
@@ -142,19 +143,30 @@ def _task(name: str, program: bytes, index: int, item: bytes, parent: int) -> tu
     return index, answer(work, given)
 
 
-@cache
 def _belong_to(parent: int) -> None:
-    """A process of the pool ends with the one that it works for: by itself it would wait 300 s for more to do."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches them all: the parent decides
-    if os.getppid() != parent:  # of another back end, which has its own ways
-        return
+    """A process of another back end, if it is a child of the one that it works for."""
+    watched = any(thread.name == WATCH for thread in threading.enumerate())
+    if os.getppid() == parent and not watched and threading.current_thread() is threading.main_thread():
+        _belonging(parent)()
 
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PATIENCE)
-        os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+@cache
+def _belonging(parent: int) -> Callable[[], None]:
+    """What a process of the pool begins with, so that it ends with the one that it works for: by itself it would wait
+    300 s for more to do. It travels by value, as a function in a function does: the process watches before it imports
+    anything. (The same object for all pools of a process: joblib makes new processes where it differs.)"""
+
+    def belong() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches them all: the parent decides
+
+        def watch() -> None:
+            while os.getppid() == parent:
+                time.sleep(PATIENCE)
+            os._exit(1)
+
+        threading.Thread(target=watch, daemon=True, name=WATCH).start()
+
+    return belong
 
 
 _PROGRAMS: dict[str, Callable[[Any], Any]] = {}

@@ -1,5 +1,6 @@
 """Many tasks: failures, killed processes, interrupts and kills of the whole run."""
 
+import contextlib
 import json
 import os
 import signal
@@ -153,6 +154,36 @@ def test_after_a_sigkill_every_item_is_there_once(tmp_path, n_jobs):
     kept = {int(index) for index, kept in again if kept == "True"}
     assert {int(line.split()[0]) for line in lines} <= kept
     assert all((tmp_path / f"begun-{index}").read_text() == "x" for index in kept)
+
+
+def children(parent):
+    """Numbers of processes below one, by Linux."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            number, _, rest = stat.read_text().partition(" (")
+            if int(rest.rpartition(")")[2].split()[1]) == parent:
+                found += [int(number), *children(int(number))]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="children are listed as Linux does")
+def test_processes_that_have_only_just_begun_end_with_their_parent(tmp_path):
+    """By themselves they would wait five minutes for something to do."""
+    pytest.importorskip("joblib")
+    (tmp_path / "work.py").write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "work.py", "2"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+    while len(begun := children(process.pid)) < 3:  # two, and what looks after their memory
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    end = time.monotonic() + 100
+    while any(Path(f"/proc/{number}").exists() for number in begun) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert time.monotonic() < end
 
 
 @pytest.mark.slow
