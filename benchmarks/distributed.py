@@ -246,8 +246,8 @@ class Model:
         return work + COLLECTIVES * self.latency + self.byte * bytes_of_fit(unknowns)
 
 
-COLLECTIVES = 5.0
-"""In a step of a dense fit: the loop's decision; the sum, announced; proposal and verdict; status and damping."""
+COLLECTIVES = 3.0
+"""In a step of a dense fit: the sum, announced; what the first rank has come to."""
 
 
 def bytes_of_fit(unknowns: int) -> float:

@@ -62,9 +62,9 @@ class Cluster:
 
 
 def messages_of_step(unknowns: int) -> list[float]:
-    """Bytes of the collectives of a step of `distributed.solve`: two announcements, the sum of cost, gradient and
-    matrix, what the first rank says of the step, and what the method keeps."""
-    numbers = (6, 6, 1 + unknowns + unknowns**2, 4 * unknowns + 12, unknowns + 6)
+    """Bytes of the collectives of a step of `distributed.solve`: an announcement, the sum of cost, gradient and matrix,
+    and what the first rank says of the step."""
+    numbers = (6, 1 + unknowns + unknowns**2, 2 * unknowns + 9)
     return [float(DOUBLE * n) for n in numbers]
 
 
@@ -88,12 +88,10 @@ def simulated(cluster: Cluster, rows: float, unknowns: int, seed: int = 0) -> fl
     clocks = np.zeros(cluster.ranks)
     mean, alone = work(cluster, rows, unknowns), cholesky(cluster, unknowns)
     for _ in range(STEPS):
-        before, announced, total, *after = messages_of_step(unknowns)
-        clocks = summed(cluster, clocks, before)
+        announced, total, told = messages_of_step(unknowns)
         clocks = clocks + mean * np.maximum(1 + cluster.spread * random.standard_normal(cluster.ranks), 0)
         clocks = summed(cluster, summed(cluster, clocks, announced), total) + alone
-        for size in after:
-            clocks = summed(cluster, clocks, size)
+        clocks = summed(cluster, clocks, told)
     return float(clocks.max()) / STEPS
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from mslsq.distributed.waiting import wait_for
 from mslsq.ranks import RankFailedError, RankLostError, Ranks, RanksDifferError
 
 FINE, INTERRUPTED, FAILED = 0, 1, 2
 """What a rank announces of itself."""
-
-SLICE = 1.0
-"""Seconds of waiting after which Python looks for signals."""
 
 
 class InterruptedElsewhere(KeyboardInterrupt):
@@ -197,10 +194,10 @@ class Together(Ranks):
 
     def _exchange(self, tensor: Tensor, begin: Callable[[], Any]) -> None:
         """Run a collective, within the time-out."""
-        started, work = time.perf_counter(), None
+        started = time.perf_counter()
         try:
             work = begin()
-            self._wait(work, started)
+            wait_for(work, started + self.timeout, polls=self.device.type != "cpu")
         except RuntimeError as error:
             waited = time.perf_counter() - started
             what = "has not answered" if "imed out" in str(error) else "is gone"
@@ -212,17 +209,6 @@ class Together(Ranks):
         _TRAFFIC.collectives += 1
         _TRAFFIC.bytes += tensor.numel() * tensor.element_size()
         _TRAFFIC.seconds += time.perf_counter() - started
-
-    def _wait(self, work: Any, started: float) -> None:
-        """In slices, between which Python can run what a signal has asked for."""
-        while True:
-            left = started + self.timeout - time.perf_counter()
-            try:
-                work.wait(timedelta(seconds=max(min(SLICE, left), 1e-3)))
-                return
-            except RuntimeError as error:
-                if work.is_completed() or "imed out" not in str(error) or left <= SLICE:
-                    raise
 
 
 WIDTH = 6

@@ -217,6 +217,9 @@ def _stepped(
             saved.check(state, runner.start(state.values, box)[0])
     taken, remaining = done, Remaining.of(batch, runner, state, records[-1])
     try:
+        # All ranks have the statuses of the first one, so each knows whether there is another step, unless a callback
+        # or a clock of one of them may end the solve.
+        (may_be_ended,) = ranks.any(solver.callback is not None or solver.time_budget is not None)
         while done < solver.max_steps:
             told, running, bends = _told_to_stop(solver, table, done, records[-1], remaining), True, False
             if looks and not told:
@@ -228,7 +231,8 @@ def _stepped(
                     count, bends = remaining.runner.look(remaining.state, may_bend)
                     running, remaining = count > 0, remaining.looked_at(count) if shrinks else remaining
             late = solver.time_budget is not None and time.perf_counter() - begun > solver.time_budget
-            told, late, running = ranks.any(told, late, running and ranks.is_first)
+            if may_be_ended or not running:
+                told, late, running = ranks.any(told, late, running and ranks.is_first)
             if told or not running:
                 break
             if late:

@@ -20,7 +20,7 @@ from mslsq.solution import Status
 from mslsq.solvers.acceleration import Pulled, accelerated
 from mslsq.solvers.box import Box, moved_by, with_projected_gradient
 from mslsq.solvers.forcing import first_accuracy, next_accuracy
-from mslsq.solvers.solver import Proposal, Solver
+from mslsq.solvers.solver import MethodState, Proposal, Solver
 from mslsq.solvers.state import Record, State
 from mslsq.solvers.stationarity import gradient_floor, gradient_met, is_hidden, scales, squared_length, squared_sizes
 from mslsq.solvers.verdict import Judge, Verdict, by_cost
@@ -88,7 +88,6 @@ class Step:
         proposal, values = self._proposed(state, inputs)
         model = self._trial(state, values, inputs, proposal) if wary else self._linearized(values, inputs, state.box)
         verdict = self._judge.compare(state, model, proposal, running)
-        proposal, values, verdict = self._agreed(proposal, values, verdict)
         keeps = self._selection(verdict.accepted)
         kept = Linearization(*map(keeps, model, state.model))
         method = self.solver.update(state.method, kept, proposal, verdict.gain, verdict.accepted, self.linear)
@@ -96,8 +95,11 @@ class Step:
         step_norm = torch.linalg.vector_norm(proposal.step, dim=-1)
         gradient_norm = _largest(kept.gradient)
         judged = self._judge.status(state, kept, method, proposal, verdict, step_norm, gradient_norm)
-        judged, *agreed = self.linearizer.ranks.agreed((judged, *method))
-        method = type(method)(*agreed)
+        if not self.linearizer.ranks.is_alone:
+            verdict, judged, step_norm, method, values = self._agreed(verdict, judged, step_norm, method, values)
+            keeps = self._selection(verdict.accepted)
+            kept = Linearization(*map(keeps, model, state.model))
+            gradient_norm = _largest(kept.gradient)
         count = running.to(torch.int64)
         after = State(
             tuple(map(keeps, values, state.values)),
@@ -113,17 +115,15 @@ class Step:
         )
         return after, Record(kept.cost, gradient_norm, step_norm, self.solver.damping(method), verdict.accepted)
 
-    def _agreed(self, proposal: Proposal, values: Values, verdict: Verdict) -> tuple[Proposal, Values, Verdict]:
-        """What the first of several ranks found, in the place of what each of them did."""
-        ranks = self.linearizer.ranks
-        if ranks.is_alone:
-            return proposal, values, verdict
-        assert proposal.lands is proposal.worth is None  # there are no bounds, and steps are straight
-        own = [proposal.step, proposal.predicted, proposal.solved, proposal.resolved, proposal.damping]
-        parts = (own, list(values), list(verdict))
-        found = iter(ranks.agreed([tensor for part in parts for tensor in part]))
-        step, moved, judged = ([next(found) for _ in part] for part in parts)
-        return Proposal(*step), tuple(moved), Verdict(*judged)
+    def _agreed(
+        self, verdict: Verdict, judged: Tensor, step_norm: Tensor, method: MethodState, values: Values
+    ) -> tuple[Verdict, Tensor, Tensor, MethodState, Values]:
+        """What the first of several ranks has come to, in the place of what each of them has: all that another step
+        depends on, in one message."""
+        parts = [verdict.accepted, judged, step_norm], list(method), list(values)
+        found = iter(self.linearizer.ranks.agreed([tensor for part in parts for tensor in part]))
+        (accepted, judged, step_norm), of_method, moved = ([next(found) for _ in part] for part in parts)
+        return verdict._replace(accepted=accepted), judged, step_norm, type(method)(*of_method), tuple(moved)
 
     def _linearized(self, values: Values, inputs: TermInputs, box: Box | tuple[()]) -> Linearization:
         """The linearization, its gradient without what bounds hold."""

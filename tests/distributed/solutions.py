@@ -100,6 +100,23 @@ def twice() -> Any:
 
 
 @scenario
+def exchanged() -> Any:
+    """How many collectives a step of a dense fit makes, and bytes it gives; with a callback on one rank, too."""
+    problem, found = fit(), {}
+    for name, callback in {"plain": None, "watched": (lambda info: False) if rank() == 0 else None}.items():
+        counts = []
+        for steps in (1, 4):
+            solver = mslsq.LevenbergMarquardt(max_steps=steps, ftol=0, gtol=0, xtol=0, callback=callback)
+            distributed.solve(problem, START, solver=solver)
+            before = distributed.traffic()
+            assert int(distributed.solve(problem, START, solver=solver).num_steps) == steps
+            after = distributed.traffic()
+            counts.append((after.collectives - before.collectives, after.bytes - before.bytes))
+        found[name] = [(many - few) / 3 for few, many in zip(*counts, strict=True)]
+    return found
+
+
+@scenario
 def large() -> Any:
     """1e5 rows, a sphere of 400 poses, and a part of a real bundle adjustment."""
     found = {"rows": compared(mslsq.solve(fit(100_000), START), distributed.solve(fit(100_000), START))}

@@ -10,7 +10,7 @@ from mslsq import Status
 SAME = 1e-9
 """What the order of a sum may change in a solution."""
 FAST = (
-    *("dense", "robust", "graphs", "users_own", "parts", "fewer_blocks_than_ranks", "twice"),
+    *("dense", "robust", "graphs", "users_own", "parts", "fewer_blocks_than_ranks", "twice", "exchanged"),
     *("gradients", "gradients_of_parts", "different_losses", "batches", "gradients_of_batches"),
     *("refusals", "unequal_ranks", "failures", "a_rank_that_changes_its_mind"),
 )
@@ -68,6 +68,16 @@ def test_plans_are_kept_for_the_next_call(both):
     for rank in both:
         for found in rank["twice"]:
             check_same(found)
+
+
+def test_a_dense_step_makes_three_collectives_and_one_more_where_a_callback_may_end_it(both):
+    """The sum, which is announced, and what the first rank has come to."""
+    for rank in both:
+        assert rank["exchanged"]["plain"][0] == 3
+        assert rank["exchanged"]["watched"][0] == 4
+        unknowns = 3
+        doubles = 6 + (1 + unknowns + unknowns**2) + (2 * unknowns + 9)  # as benchmarks/rank_simulation.py has it
+        assert rank["exchanged"]["plain"][1] == 8 * doubles
 
 
 @pytest.mark.parametrize("linear", ["dense", "matrix-free"])
