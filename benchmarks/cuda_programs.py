@@ -11,11 +11,12 @@ and compare its numbers with PyTorch's.
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from cuda_forms import FORMS
 from timing import print_table
 from torch import Tensor
 
@@ -203,16 +204,17 @@ class Drafted:
 
 
 def drafted(name: str, dtype: torch.dtype) -> Drafted:
-    """A case of the zoo in a dtype. CompilerError where it has no program."""
-    cost, start = ZOO[name]()
+    """A case in a dtype. CompilerError where it has no program."""
+    cost, start = (ZOO | FORMS)[name]()
     problem = mslsq.Problem(cost).to(dtype=dtype)
     given = stated(problem, {key: value.to(dtype) for key, value in start.items()}, None)
     term, inputs = given.system.terms[0], given.inputs[0]
     block = block_term(term, given.system, 1, given.batched[0], given.values, inputs)
+    block = block.going(way_of(block, given.values, inputs).way)
     draft = Draft(block, given.values, inputs, compiled=False, may_be_kept=False)
     if draft.why_not:
         raise CompilerError(draft.why_not)
-    return Drafted(draft._scalars[0], block.going(way_of(block, given.values, inputs).way), given.values, inputs)
+    return Drafted(draft._scalars[0], block, given.values, inputs)
 
 
 @dataclass(frozen=True)
@@ -228,9 +230,9 @@ class ForArchitecture:
         raise CompilerError("no GPU")
 
 
-def rows(capability: int) -> Iterator[tuple[Any, ...]]:
-    """A line of the table for every program."""
-    for name in ZOO:
+def rows(capability: int, names: Iterable[str] = (*ZOO, *FORMS)) -> Iterator[tuple[Any, ...]]:
+    """A line of a table for every program."""
+    for name in names:
         for dtype in DTYPES:
             precision = str(dtype).removeprefix("torch.")
             try:
@@ -260,6 +262,7 @@ def rows(capability: int) -> Iterator[tuple[Any, ...]]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--capability", type=int, default=90, help="of the GPU that is compiled for: 90 for 9.0")
+    parser.add_argument("--only", choices=("costs", "forms"), help="one of the two tables")
     options = parser.parse_args(arguments)
     try:
         version = nvrtc().version
@@ -269,7 +272,13 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"NVRTC {version}, sm_{options.capability}, {' '.join(FLAGS)}; torch {torch.__version__}")
     header = ("program", "dtype", "operations", "kernels", "registers", "spilled bytes")
     header += ("registers, residual alone", "PTX, KiB", "compile, s")
-    print_table("Residual and Jacobian of a block, by a thread", header, list(rows(options.capability)))
+    titles = {
+        "Residual and Jacobian of a block, by a thread": ZOO,
+        "PyTorch's larger operations (cuda_forms.py)": FORMS,
+    }
+    for title, cases in titles.items():
+        if options.only is None or options.only == ("forms" if cases is FORMS else "costs"):
+            print_table(title, header, list(rows(options.capability, cases)))
     return 0
 
 
