@@ -32,6 +32,15 @@ def hessian_name(programs: Iterable[SecondOrder], kind: str) -> str:
     return f"native hessian {[program.hessian.number for program in programs]}, {kind}"
 
 
+CURVATURE = "curvature"
+"""Of the Hessian of the normal equations and of what they lack."""
+
+
+def hessian_of_python(kind: str) -> str:
+    """Of the Hessian of what the user wrote, by no programs."""
+    return f"hessian, {kind}"
+
+
 def look_name(hessian: str, solver: Solver) -> str:
     """Of all that is found out at once at an end, with the Hessian of this name."""
     return f"factored {hessian}, ftol {solver.ftol}, xtol {solver.xtol}"

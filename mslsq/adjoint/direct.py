@@ -1,14 +1,16 @@
 """Derivatives of a solve by what is native or recorded of its end alone: no statement of the problem, and nothing of
 the user's Python, stands between."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from mslsq.adjoint.adjoint import Adjoint
-from mslsq.adjoint.around_programs import hessian_name, look_name, pullback_name
+from mslsq.adjoint.around_programs import CURVATURE, hessian_name, hessian_of_python, look_name, pullback_name
 from mslsq.adjoint.attachment import Attachment
 from mslsq.adjoint.ends import LOOK, LookDraft, PullDraft, key_of_pull, known
 from mslsq.adjoint.function import Call, Made
@@ -16,7 +18,16 @@ from mslsq.adjoint.implicit import Implicit
 from mslsq.adjoint.look import Look
 from mslsq.adjoint.minimum import Point
 from mslsq.adjoint.outputs import Answer, Attached
-from mslsq.adjoint.pullback import Way, pulled_back, wanted_of, way_by
+from mslsq.adjoint.pullback import (
+    THROUGH_RETRACTION,
+    Way,
+    by_moves,
+    name_to_inputs,
+    pulled_back,
+    wanted_of,
+    way_by,
+    way_by_mixed,
+)
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
@@ -71,19 +82,18 @@ class ByPrograms(NamedTuple):
 
 
 class ByGraphs(NamedTuple):
-    """Of one problem, by recorded graphs around native programs for its blocks."""
+    """Of one problem, by recorded graphs: around native programs for its blocks, or of what the user wrote."""
 
     look: Recorded
-    pull: Recorded
     judge: Look
+    pull: Callable[[Attachment], Way]
 
     def factor_if_fine(self, point: Point, inputs: tuple[Inputs, ...]) -> tuple[Tensor, Tensor] | None:
         found = self.look(*point[:4])
         return (found.factor, found.residual) if bool(self.judge.is_fine(found).all()) else None
 
     def way(self, attachment: Attachment, wanted: Wanted) -> Way:
-        factor = attachment.answer.factor
-        return lambda values, inputs, towards: self.pull(values, inputs, factor, towards)
+        return self.pull(attachment)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,22 +140,49 @@ class DirectDerivatives:
         if not wanted:
             return None
         if not is_whole:
-            return self._graphs(plan, wanted)
+            return self._graphs(plan, wanted, inputs)
         look, pull = (known(plan, key) for key in (LOOK, key_of_pull(wanted)))
         return ByPrograms(look, pull) if isinstance(look, LookDraft) and isinstance(pull, PullDraft) else None
 
-    def _graphs(self, plan: Plan, wanted: Wanted) -> ByGraphs | None:
-        solver, execution, kind = self.call.task.solver, plan.execution, self.adjoint.hessian
-        programs = {number: plan.mixed.get((number, names)) for number, names in wanted.items()}
-        mixed = {number: program for number, program in programs.items() if program is not None}
-        if len(mixed) < len(programs) or not plan.has_second_order(*kinds_of_programs(solver)):
-            return None
-        hessian = hessian_name([plan.seconds[number] for number in range(len(plan.sizes))], kind)
-        look = execution.known(look_name(hessian, solver), solver.execution)
-        pull = execution.known(pullback_name(mixed), solver.execution)
+    def _graphs(self, plan: Plan, wanted: Wanted, inputs: tuple[Inputs, ...]) -> ByGraphs | None:
+        solver, kind = self.call.task.solver, self.adjoint.hessian
+        if plan.has_second_order(*kinds_of_programs(solver)) and plan.seconds:
+            hessians = [hessian_name([plan.seconds[number] for number in range(len(plan.sizes))], kind)]
+            pull = self._pull_by_programs(plan, wanted)
+        else:
+            hessians, pull = [CURVATURE, hessian_of_python(kind)], self._pull_of_python(inputs)
+        looks = [self._known(look_name(hessian, solver)) for hessian in hessians]
+        look = next((one for one in looks if one is not None), None)
         if look is None or pull is None:
             return None
-        return ByGraphs(look, pull, Look(self.linearizer, self.adjoint.factorization, solver))
+        return ByGraphs(look, Look(self.linearizer, self.adjoint.factorization, solver), pull)
+
+    def _pull_by_programs(self, plan: Plan, wanted: Wanted) -> Callable[[Attachment], Way] | None:
+        programs = {number: plan.mixed.get((number, names)) for number, names in wanted.items()}
+        mixed = {number: program for number, program in programs.items() if program is not None}
+        if len(mixed) < len(programs):
+            return None
+        if self.linearizer.linear_solver.storage.is_dense:
+            return lambda attachment: way_by_mixed(self.adjoint, attachment, mixed)
+        graph = self._known(pullback_name(mixed))
+        return None if graph is None else partial(_by_one_graph, graph)
+
+    def _pull_of_python(self, inputs: tuple[Inputs, ...]) -> Callable[[Attachment], Way] | None:
+        wanted = [x.requires_grad for given in inputs for x in given.values()]
+        first, second = self._known(THROUGH_RETRACTION), self._known(name_to_inputs(wanted))
+        if first is None or second is None or not self._of_python():
+            return None
+        return lambda attachment: by_moves(self.adjoint, attachment, first, second)
+
+    def _known(self, name: str) -> Recorded | None:
+        plan = self.call.made.plan
+        return None if plan is None else plan.execution.known(name, self.call.task.solver.execution)
+
+    def _of_python(self) -> dict[str, Any]:
+        """Gradient and cost as they were recorded; nothing where one was not."""
+        found = {name: self._known(name) for name in ("gradient", "cost")}
+        known = {name: graph.differentiable for name, graph in found.items() if graph is not None}
+        return known if len(known) == len(found) else {}
 
     def rest(self) -> None:
         """Some problem has none: the next calls are not tried."""
@@ -191,7 +228,12 @@ class DirectDerivatives:
             found = written_system(self.call.made.plan, self.call.task.solver, self.linearizer)
             if found is not None:
                 self.written.update(gradient=found.gradient, cost=found.cost)
-        return self.written
+        return self.written or self._of_python()
+
+
+def _by_one_graph(graph: Recorded, attachment: Attachment) -> Way:
+    factor = attachment.answer.factor
+    return lambda values, inputs, towards: graph(values, inputs, factor, towards)
 
 
 class _Missing(torch.autograd.Function):

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from mslsq.adjoint.adjoint import unprepared
-from mslsq.adjoint.around_programs import graph_around, hessian_name, look_name, may_be_around
+from mslsq.adjoint.around_programs import (
+    CURVATURE,
+    graph_around,
+    hessian_name,
+    hessian_of_python,
+    look_name,
+    may_be_around,
+)
 from mslsq.adjoint.ends import look_of
 from mslsq.adjoint.factor import Factorization
 from mslsq.adjoint.look import Factored, Look
@@ -215,8 +222,8 @@ class Judgement:
                 values, inputs, exact=kind == "exact"
             )
         if linearizer.normal_equations_are_exact:
-            return "curvature", linearizer.curvature
-        return f"hessian, {kind}", lambda values, inputs, normal: linearizer.hessian(
+            return CURVATURE, linearizer.curvature
+        return hessian_of_python(kind), lambda values, inputs, normal: linearizer.hessian(
             values, inputs, exact=kind == "exact"
         )
 

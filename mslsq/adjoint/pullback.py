@@ -120,7 +120,7 @@ Way = Callable[[Values, tuple[Inputs, ...], Values], Sequence[Tensor]]
 cotangents of the values to the wanted inputs."""
 
 
-def _by_moves(
+def by_moves(
     adjoint: "Implicit",
     attachment: "Attachment",
     through_retraction: Callable[[Values, Values], Tensor],
@@ -184,12 +184,19 @@ def _graphs(adjoint: "Implicit", attachment: "Attachment", wanted: tuple[bool, .
     def to_inputs(values: Values, inputs: tuple[Inputs, ...], move: Tensor) -> tuple[Tensor, ...]:
         return gradient_along(linearizer, values, inputs, move, wanted)
 
-    numbers = ", ".join(str(number) for number, flag in enumerate(wanted) if flag)
-    first = attachment.recorded("pullback through the retraction", through_retraction, values, values)
-    second = attachment.recorded(f"pullback to inputs {numbers}", to_inputs, values, attachment.inputs, columns)
+    first = attachment.recorded(THROUGH_RETRACTION, through_retraction, values, values)
+    second = attachment.recorded(name_to_inputs(wanted), to_inputs, values, attachment.inputs, columns)
     if first is None or second is None:
         return None
-    return _by_moves(adjoint, attachment, first, second)
+    return by_moves(adjoint, attachment, first, second)
+
+
+THROUGH_RETRACTION = "pullback through the retraction"
+
+
+def name_to_inputs(wanted: Sequence[bool]) -> str:
+    """Of the graph of the pullback to the inputs of these places among all of them."""
+    return f"pullback to inputs {', '.join(str(number) for number, flag in enumerate(wanted) if flag)}"
 
 
 def _native_way(adjoint: "Implicit", attachment: "Attachment") -> Way | None:
@@ -203,8 +210,12 @@ def _native_way(adjoint: "Implicit", attachment: "Attachment") -> Way | None:
         return None
     detached = tuple({name: tensor.detach() for name, tensor in given.items()} for given in attachment.inputs)
     programs = mixed_programs(plan, call.task.solver, linearizer.blocks, values, detached, wanted)
-    if programs is None:
-        return None
+    return None if programs is None else way_by_mixed(adjoint, attachment, programs)
+
+
+def way_by_mixed(adjoint: "Implicit", attachment: "Attachment", programs: Mapping[int, MixedProgram]) -> Way:
+    """That by the mixed derivatives of every term that has a wanted input."""
+    linearizer = attachment.linearizer
 
     def to_inputs(values: Values, inputs: tuple[Inputs, ...], move: Tensor) -> list[Tensor]:
         found: list[Tensor] = []
@@ -216,7 +227,7 @@ def _native_way(adjoint: "Implicit", attachment: "Attachment") -> Way | None:
             found += [by_input[name] for name in given if name in by_input]
         return found
 
-    way = _by_moves(adjoint, attachment, partial(pulled_through_retraction, linearizer), to_inputs)
+    way = by_moves(adjoint, attachment, partial(pulled_through_retraction, linearizer), to_inputs)
     return _graph_around(adjoint, attachment, programs, to_inputs) or way
 
 

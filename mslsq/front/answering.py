@@ -12,7 +12,6 @@ from mslsq.front.direct import Direct, is_plain
 from mslsq.front.problem_statement import BOUNDS
 from mslsq.front.statement import Solved, Statement, heed_interrupt
 from mslsq.linearize.baked import global_key, tensor_key
-from mslsq.linearize.prospects import has_news
 from mslsq.manifolds.space import Space
 from mslsq.problem import Problem
 from mslsq.solution import Solution
@@ -121,7 +120,7 @@ class Answering:
         direct = self.direct
         if direct.plan.plain.has_gone_stale:
             return None
-        if not direct.is_whole and has_news(direct.plan, direct.solver.native_choice):
+        if not direct.is_whole and direct.has_news:
             return None
         starts = []
         for name, space, is_single in self.spaces:

@@ -16,6 +16,7 @@ from mslsq.adjoint.minimum import Point
 from mslsq.front.statement import Solved, Statement, heed_interrupt
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
+from mslsq.linearize.prospects import has_news
 from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import is_recorded_elsewhere, is_switched_off
 from mslsq.native.one_solve import SolvedOne
@@ -23,6 +24,7 @@ from mslsq.private import forward_level_is_open, transforms_are_active, without_
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Solution, Status
 from mslsq.solvers import LevenbergMarquardt, Solver
+from mslsq.solvers.called_loop import Called
 from mslsq.solvers.choices import is_watched
 from mslsq.solvers.native_loop import Ended
 from mslsq.solvers.planning import planned
@@ -84,6 +86,14 @@ class Direct:
     def is_whole(self) -> bool:
         """Is the whole solve a native program now? Those of blocks are of no use then, and none is begun."""
         return self.solver.takes_programs and not is_switched_off() and program_in_use(self.plan) is not None
+
+    @property
+    def has_news(self) -> bool:
+        """Are there programs of blocks to be begun or taken up? None are where the whole solve is to be one."""
+        whole = self.plan.plain.whole
+        if whole is not None and whole.has_begun and not whole.is_refused:
+            return False
+        return has_news(self.plan, self.solver.native_choice)
 
     def with_derivatives(self, solved: Solved, adjoint: Adjoint | None) -> "Direct":
         """The same, which attaches derivatives, too."""
@@ -176,7 +186,7 @@ class Direct:
         found = self.loop.solve(starts, inputs)
         return None if found is None else self._found(found, starts)
 
-    def _found(self, found: Stepped | Ended, starts: Values) -> Found:
+    def _found(self, found: Stepped | Ended | Called, starts: Values) -> Found:
         value = self.in_users_form(tuple([x[0] for x in found.values]))
         return Found(completed(value, found.fields), found.values, starts, found.interrupted)
 

@@ -2,11 +2,12 @@
 
 Of code that may read more than is compared, what is recorded of its steps has to be compared with it in every solve,
 which takes longer than these few linearizations. Closed code is solved so until that has paid for a program of the
-whole solve. The first solves of a problem stay as they are, so that what is solved once does not hang on what the
-machine has seen before.
+whole solve. A program that a process before has compared with Python is taken in the first solve: with or without it a
+solve differs in its last digits.
 """
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor
@@ -16,18 +17,20 @@ from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.prospects import note_seconds
 from mslsq.linearize.trace import Wish
+from mslsq.native.called_back import CalledBackSolves
 from mslsq.native.whole_solves import CREEPS
 from mslsq.solution import History
 from mslsq.solvers.choices import is_small_and_dense, is_watched, linear_solver_of
 from mslsq.solvers.forcing import first_accuracy
-from mslsq.solvers.solver import MethodState
+from mslsq.solvers.solver import MethodState, Solver
 from mslsq.solvers.steps_program import StepsProgram, steps_program
 from mslsq.solvers.task import Task
 from mslsq.solvers.whole_solves import Ended
 from mslsq.solvers.witness import Witness
 
-SOLVES_BEFORE = 2
-"""Solves of a problem before the first that may run on the program."""
+COMPARED_BEFORE = 2
+"""Solves of a problem before the first that may run on a program that no process before has compared with Python, which
+takes as long as ten steps of Python. To look for one that was takes 2 ms, once in a process."""
 
 BY_DEFAULT = Wish("auto", False, "auto")
 """What solvers ask for whose steps may be such a program."""
@@ -43,14 +46,15 @@ def steps_of(task: Task, plan: Plan, values: Values) -> StepsProgram | None:
         return None
     if task.batch != 1 or not plan.is_on_cpu or not solver.early_stop or not solver.max_steps:
         return None
-    if task.pinned is not None or plan.calls <= SOLVES_BEFORE:
+    if task.pinned is not None:
         return None
     if plain.steps is None:
         has_bounds = any(unknown.is_bounded for unknown in task.system.unknowns)
         is_plain = not has_bounds and plan.structure.padding is None and is_small_and_dense(task, plan)
         is_plain = is_plain and plan.execution.needs_witness
         plain.steps = (steps_program(solver, _alone(task, plan), values) if is_plain else None,)
-    return plain.steps[0]
+    found = plain.steps[0]
+    return found if found is None or found.is_at_hand or plan.calls > COMPARED_BEFORE else None
 
 
 def _alone(task: Task, plan: Plan) -> Linearizer:
@@ -85,11 +89,26 @@ def stepped_natively(
         model = execution.run_eagerly(own, at, inputs) if graph is None else graph(at, inputs)
         return known.sum_up(linearizer.together(model))
 
+    ended = stepped_by(known, program, plan, solver, values, sums, keep_methods)
+    note_seconds(plan, time.perf_counter() - begun)
+    if ended is None:
+        plan.plain.steps = (None,)  # Python bends its steps
+    return ended
+
+
+def stepped_by(
+    known: StepsProgram,
+    program: CalledBackSolves,
+    plan: Plan,
+    solver: Solver,
+    values: Values,
+    sums: Callable[[Values], Tensor],
+    keep_methods: bool,
+) -> tuple[Ended, Methods] | None:
+    """The end of a solve by this program around linearizations that `sums` computes; None where it creeps."""
     bends = solver.creep is not None and not keep_methods
     solved, states = program.solve_one(values, sums, known.sums.count, solver.max_steps, bends, keep_methods)
-    note_seconds(plan, time.perf_counter() - begun)
     if int(solved.status) == CREEPS:
-        plan.plain.steps = (None,)  # Python bends its steps
         return None
     start_cost, gradient_norm = solved.history.of_start
     structure = plan.structure

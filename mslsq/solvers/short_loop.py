@@ -5,7 +5,7 @@ a solution is made of take 500.
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +20,8 @@ from mslsq.linearize.trace import Wish
 from mslsq.private import without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
-from mslsq.solvers.choices import creep_of, is_watched, linear_solver_of
+from mslsq.solvers.called_loop import Called, CalledLoop
+from mslsq.solvers.choices import creep_of, is_small_and_dense, is_watched, linear_solver_of, linearizer_of
 from mslsq.solvers.native_loop import Ended, NativeLoop
 from mslsq.solvers.run import history_of
 from mslsq.solvers.solver import Creep, Solver
@@ -95,6 +96,8 @@ class ShortLoop:
     solver: Solver
     creep: Creep | None
     """How it is told that the problem creeps; None where steps are all of one kind."""
+    called: CalledLoop | None = None
+    """That around a recorded linearization, where start and step are not recorded."""
     native: list[tuple[Any, Any, NativeLoop | None]] = field(default_factory=list)
     """The programs of start and step that there are now, and the loop around them."""
 
@@ -107,9 +110,13 @@ class ShortLoop:
         if not solver.early_stop or not solver.keeps_graphs or is_watched(solver):
             return None
         layouts = tuple([block.layout for block in task.blocks(plan)])
-        return ShortLoop(plan, layouts, solver, creep_of(task, linear_solver_of(task, plan)))
+        linear, called = linear_solver_of(task, plan), None
+        if is_small_and_dense(task, plan) and plan.structure.padding is None:
+            system = replace(task.system, terms=(), key=None)
+            called = CalledLoop(plan, solver, replace(linearizer_of(task, plan), system=system, assemblies=()))
+        return ShortLoop(plan, layouts, solver, creep_of(task, linear), called)
 
-    def solve(self, values: Values, inputs: tuple[Inputs, ...]) -> Stepped | Ended | None:
+    def solve(self, values: Values, inputs: tuple[Inputs, ...]) -> Stepped | Ended | Called | None:
         """The end of a solve; None where it takes what is not recorded, or where there is more to be said or done.
 
         Nothing may be differentiated.
@@ -120,7 +127,7 @@ class ShortLoop:
         """
         start = self._start()
         if start is None:
-            return None
+            return self._solved_by_calls(values, inputs)
         given = [x for tensors in self._prepared(inputs) for x in tensors.values()]
         native = self._native(start, self.solver.execution, len(values))
         if native is not None:
@@ -133,11 +140,17 @@ class ShortLoop:
             found = self._by_graphs(start, values, given)
         return None if found is None else found[0]
 
-    def solve_to_differentiate(self, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Stepped, Model] | None:
+    def solve_to_differentiate(
+        self, values: Values, inputs: tuple[Inputs, ...]
+    ) -> tuple[Stepped | Called, Model] | None:
         """The same with the model of the cost around the solution; the inputs may require derivatives."""
         start = self._start()
         if start is None:
-            return None
+            called = self._solved_by_calls(values, inputs)
+            if called is None:
+                return None
+            with torch.no_grad():
+                return called, Model(self._prepared(inputs), called.ended.cost, called.ended.matrix)
         with torch.no_grad(), without_saved_tensor_hooks():
             prepared = self._prepared(inputs)
             found = self._by_graphs(start, values, [x for tensors in prepared for x in tensors.values()])
@@ -146,10 +159,24 @@ class ShortLoop:
         stepped, (cost, _, matrix, _) = found
         return stepped, Model(prepared, cost, matrix)
 
-    def _start(self) -> Recorded | None:
-        """The recorded start; None where there is none, or where something faster is coming."""
+    def _solved_by_calls(self, values: Values, inputs: tuple[Inputs, ...]) -> Called | None:
+        if self.called is None or self._is_due:
+            return None
+        begin = time.perf_counter()
+        with torch.no_grad(), without_saved_tensor_hooks():
+            found = self.called.solve(values, self._prepared(inputs))
+        note_seconds(self.plan, time.perf_counter() - begin)
+        return found
+
+    @property
+    def _is_due(self) -> bool:
+        """Is something faster to be begun, or to be taken up?"""
         whole = self.plan.plain.whole
-        if whole is not None and whole.is_coming:
+        return whole is not None and whole.is_due
+
+    def _start(self) -> Recorded | None:
+        """The recorded start; None where there is none, or where something faster is due."""
+        if self._is_due:
             return None
         return self.plan.execution.known("start", self.solver.execution)
 

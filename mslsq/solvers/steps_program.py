@@ -6,6 +6,7 @@ alone, so that the program serves every residual (`native_steps`).
 """
 
 import dataclasses
+import hashlib
 import json
 import threading
 import warnings
@@ -24,10 +25,10 @@ from mslsq.linearize.programs import Drafted
 from mslsq.linearize.prospects import PROGRAM_SECONDS
 from mslsq.native import noted
 from mslsq.native.called_back import SHARED, CalledBack, CalledBackSolves, state_text
-from mslsq.native.processor import VECTOR_BYTES, target
+from mslsq.native.processor import VECTOR_BYTES, model, target
 from mslsq.native.scalars import NotScalarError
 from mslsq.native.steps_text import Functions, solving_text
-from mslsq.native.store import Build, kept, request
+from mslsq.native.store import STORE, Build, kept, request
 from mslsq.native.tables import Layout
 from mslsq.native.text import source
 from mslsq.solution import Status
@@ -73,11 +74,24 @@ class StepsProgram(Drafted):
         self._text = ""
         self._method: type = tuple
         self._is_compared = False
+        """Here, or by a process before."""
         rows, columns = np.tril_indices(structure.size)
         index = np.arange(structure.num_columns * structure.size).reshape(-1, structure.size, structure.size)
         self._triangle = torch.from_numpy(index[:, rows, columns].reshape(-1))
         with self._saying_why():
             self._find()
+
+    @property
+    def _sign(self) -> str:
+        """Left by a process in which this program has stepped as Python does, on such a processor."""
+        assert self._build is not None  # it has begun
+        told = self._key, self._build.digest, target(), model()
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Is the program there, and was it compared, so that nothing is to be paid for it?"""
+        return self._build is not None and self._is_compared and not self.why_not
 
     def note_seconds(self, seconds: float) -> None:
         """Steps like these have taken PyTorch so long."""
@@ -93,6 +107,7 @@ class StepsProgram(Drafted):
                     self._begin(linearizer, values)
             if not self.is_ready:
                 return None
+            self._learn_method(linearizer, values)
             if not self._is_compared:
                 if not all(bool(torch.isfinite(x).all()) for x in values):
                     return None  # nothing to compare: next time
@@ -128,6 +143,7 @@ class StepsProgram(Drafted):
         if build is not None:
             self._build = build
             self._lay_out(_layout(layout), [None if x is None else np.array(x, dtype=np.int64) for x in places])
+            self._is_compared = STORE.has_sign(self._sign)
 
     def _begin(self, linearizer: Linearizer, values: Values) -> None:
         """Write the text, and give it to the compiler."""
@@ -170,13 +186,7 @@ class StepsProgram(Drafted):
         """Does it step as Python does, from these values, on a problem that is made for it? What the user wrote is not
         called."""
         self._is_compared = True
-        linearizer = dataclasses.replace(
-            linearizer, system=dataclasses.replace(linearizer.system, terms=(), key=None), assemblies=()
-        )
-        python = _Made(self.sums, linearizer.structure.num_columns)
-        state, _ = Step(self._solver, linearizer, python.linearize).start(values, ())
-        self._method, self._method_dtypes = type(state.method), [x.dtype for x in state.method]
-        self._first_of_method = len(state.values) + len(state.model)
+        linearizer, python = self._made(linearizer)
         expected = self._stepped(python, linearizer, values)
         rounded = self._stepped(dataclasses.replace(python, moved=True), linearizer, values)
         program: CalledBackSolves = self._program
@@ -192,6 +202,25 @@ class StepsProgram(Drafted):
                 NativeDifferenceWarning,
                 stacklevel=2,
             )
+        else:
+            STORE.leave_sign(self._sign)
+
+    def _made(self, linearizer: Linearizer) -> tuple[Linearizer, "_Made"]:
+        """A problem of this structure that is not the user's."""
+        system = dataclasses.replace(linearizer.system, terms=(), key=None)
+        return (
+            dataclasses.replace(linearizer, system=system, assemblies=()),
+            _Made(self.sums, linearizer.structure.num_columns),
+        )
+
+    def _learn_method(self, linearizer: Linearizer, values: Values) -> None:
+        """Of what kind the method's state is, and where its numbers are."""
+        if self._method is not tuple:
+            return
+        linearizer, python = self._made(linearizer)
+        state, _ = Step(self._solver, linearizer, python.linearize).start(values, ())
+        self._method_dtypes, self._first_of_method = [x.dtype for x in state.method], len(values) + len(state.model)
+        self._method = type(state.method)
 
     def _stepped(self, python: "_Made", linearizer: Linearizer, values: Values) -> list[Tensor]:
         """What two steps of Python come to, as `_figures` has it."""

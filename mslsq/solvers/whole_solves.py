@@ -96,6 +96,11 @@ class SolveProspect:
         """Is it being made, or to be looked at?"""
         return self.has_begun and not self.is_given_up and not self.is_refused
 
+    @property
+    def is_due(self) -> bool:
+        """Is it to be begun, or to be looked at? While the compiler works on it, solves run on what is recorded."""
+        return self.is_coming and (self.draft is None or self.draft.is_ready)
+
     def give_up(self) -> None:
         self.draft, self.is_given_up = None, True
         self.ends.clear()

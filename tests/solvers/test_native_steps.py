@@ -9,6 +9,7 @@ import torch
 import mslsq
 from mslsq.errors import SolveInterrupted
 from mslsq.native.called_back import CalledBackSolves
+from mslsq.native.store import Store
 from mslsq.solvers import native_steps, steps_program
 from mslsq.solvers.steps_program import StepsProgram
 
@@ -58,7 +59,8 @@ def taken(monkeypatch):
 
     monkeypatch.setattr(CalledBackSolves, "solve_one", counted)
     monkeypatch.setattr(StepsProgram, "program", at_once)
-    monkeypatch.setattr(native_steps, "SOLVES_BEFORE", 0)
+    monkeypatch.setattr(native_steps, "COMPARED_BEFORE", 0)
+    monkeypatch.setattr(Store, "has_sign", lambda *_: False)  # what other processes have compared
     monkeypatch.setattr(steps_program, "_KNOWN", type(steps_program._KNOWN)())
     return runs
 
@@ -168,11 +170,24 @@ def test_another_process_finds_the_program_by_its_note(taken, monkeypatch):
     monkeypatch.setattr(StepsProgram, "_begin", lambda *_: pytest.fail("it was written again"))
     before = len(taken)
     mslsq.least_squares(Reads(), start(), solver=IDENTITY)
-    assert len(taken) == before + 2
+    assert len(taken) == before + 2  # one of the comparison
+
+
+def test_what_a_process_has_compared_is_taken_in_the_first_solve_of_another(taken, monkeypatch):
+    signs = set()
+    monkeypatch.setattr(Store, "leave_sign", lambda self, sign: signs.add(sign))
+    mslsq.least_squares(Reads(), start(), solver=IDENTITY)
+    assert len(signs) == 1
+    monkeypatch.setattr(Store, "has_sign", lambda self, sign: sign in signs)
+    monkeypatch.setattr(native_steps, "COMPARED_BEFORE", 2)
+    monkeypatch.setattr(steps_program, "_KNOWN", type(steps_program._KNOWN)())
+    before = len(taken)
+    mslsq.least_squares(Reads(), start(), solver=IDENTITY)
+    assert len(taken) == before + 1
 
 
 def test_the_first_solves_of_a_problem_take_python_s_steps(taken, monkeypatch):
-    monkeypatch.setattr(native_steps, "SOLVES_BEFORE", 2)
+    monkeypatch.setattr(native_steps, "COMPARED_BEFORE", 2)
     problem = mslsq.Problem(Decay(mslsq.Variable("x", mslsq.Euclidean(2)), y=mslsq.Shared(Y)))
     runs = []
     for _ in range(4):

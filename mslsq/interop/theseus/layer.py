@@ -68,6 +68,7 @@ class TheseusLayer(nn.Module):
         self.theseus = layer
         self.problem = TheseusProblem(layer.objective)
         self.solver = solver_of(layer.optimizer) if solver is None else solver
+        self._takes_one_step = solver is None and isinstance(layer.optimizer, library().LinearOptimizer)
         self._of_version = layer.objective.current_version
 
     @property
@@ -115,6 +116,8 @@ class TheseusLayer(nn.Module):
             raise TheseusError("The objective was modified after the layer was made: call from_theseus_layer again.")
         options = dict(optimizer_kwargs or {})
         adjoint = adjoint_of(options)
+        if self._takes_one_step:
+            adjoint = mslsq.Unrolled()  # of a step there is no other derivative, and Theseus has no other
         given = self._known(dict(input_tensors or {}))
         starts = {name: variable.tensor.detach() for name, variable in self.objective.optim_vars.items()}
         inputs = self.problem.inputs({**starts, **given})
@@ -209,9 +212,10 @@ def from_theseus_layer(layer: Any, solver: Solver | None = None) -> TheseusLayer
         layer: `theseus.TheseusLayer`; neither its optimizer nor its linear solver is used. Its objective is: after a
             call its variables hold the solution.
         solver: `Dogleg()` for Theseus' `Dogleg` by default, `LevenbergMarquardt(scaling="identity")` for its
-            `GaussNewton`, `LevenbergMarquardt` (which damps by λI, too) and `LinearOptimizer`. They choose their steps
-            themselves and go on until the solution is reached, so that `max_iterations`, `step_size` and the
-            tolerances of the optimizer have no effect.
+            `GaussNewton` and `LevenbergMarquardt` (which damps by λI, too). They choose their steps themselves and go
+            on until the solution is reached, so that `max_iterations`, `step_size` and the tolerances of the optimizer
+            have no effect. For `LinearOptimizer` it is `GaussNewton(max_steps=1)`: one step, differentiated as such in
+            every backward mode, as Theseus does. A step that would raise the cost is not taken.
 
     Returns:
         A `TheseusLayer`.
@@ -234,7 +238,9 @@ def solver_of(optimizer: Any) -> Solver:
     th = library()
     if isinstance(optimizer, th.Dogleg):
         return mslsq.Dogleg()
-    if isinstance(optimizer, (th.GaussNewton, th.LevenbergMarquardt, th.LinearOptimizer)):
+    if isinstance(optimizer, th.LinearOptimizer):
+        return mslsq.GaussNewton(max_steps=1)
+    if isinstance(optimizer, (th.GaussNewton, th.LevenbergMarquardt)):
         return mslsq.LevenbergMarquardt(scaling="identity")
     raise TheseusError(
         f"{type(optimizer).__name__} has no counterpart here: pass solver=mslsq.LevenbergMarquardt(), which minimises "

@@ -9,8 +9,9 @@ from torch import Tensor
 from mslsq.interop.theseus.conventions import Kind, batch_size, kind_of, stacked
 from mslsq.interop.theseus.library import TheseusError
 from mslsq.interop.theseus.members import Member, members_of
-from mslsq.interop.theseus.terms import TermMaker
+from mslsq.interop.theseus.terms import Source, TermMaker
 from mslsq.problem import Problem, Variable
+from mslsq.tracing.reading.aside import Aside
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,9 @@ class TheseusProblem(Problem):
         super().__init__(*(term.cost for term in terms))
         self.places: dict[str, tuple[Variable, int]] = self_places
         self.blocks: dict[str, tuple[str, ...]] = {term.cost.name: term.names for term in terms}
-        self._kinds = {made.name: kind_of(found[0]) for made, found in groups}
-        self._order = {made.name: tuple(variable.name for variable in found) for made, found in groups}
-        self._sources = {term.cost.name: term.sources for term in terms}
-        self._objective = _Opaque(objective)
+        kinds = {made.name: kind_of(found[0]) for made, found in groups}
+        order = {made.name: tuple(variable.name for variable in found) for made, found in groups}
+        self._origin = Aside(_Origin(objective, kinds, order, {term.cost.name: term.sources for term in terms}))
 
     def inputs(self, input_tensors: Mapping[str, Tensor] | None = None) -> Inputs:
         """Start and data, from tensors by Theseus' names, (1 or batch, ...); the rest as its variables have it now.
@@ -60,14 +60,14 @@ class TheseusProblem(Problem):
             TheseusError: a name that no variable has, a shape that does not fit, batch sizes that do not agree.
         """
         tensors = self.current(input_tensors or {})
-        size = batch_size(tensors)
+        size, origin = batch_size(tensors), self._origin.content
         values, value_dims = {}, {}
-        for name, members in self._order.items():
+        for name, members in origin.order.items():
             storage, axis = stacked([tensors[member] for member in members])
-            values[name], value_dims[name] = self._kinds[name].element(storage), axis
+            values[name], value_dims[name] = origin.kinds[name].element(storage), axis
         data: dict[str, dict[str, Any]] = {}
         data_dims: dict[str, dict[str, Any]] = {}
-        for cost, sources in self._sources.items():
+        for cost, sources in origin.sources.items():
             found = {source.leaf: source.value(tensors) for source in sources}
             data[cost] = {leaf: value for leaf, (value, _) in found.items()}
             data_dims[cost] = {leaf: axis for leaf, (_, axis) in found.items()}
@@ -75,9 +75,9 @@ class TheseusProblem(Problem):
 
     def tensors(self, values: Mapping[str, Any]) -> dict[str, Tensor]:
         """Theseus' tensors (batch, ...) by its names, of values here: of `solution.value`, say."""
-        found: dict[str, Tensor] = {}
-        for name, members in self._order.items():
-            kind = self._kinds[name]
+        found, origin = {}, self._origin.content
+        for name, members in origin.order.items():
+            kind = origin.kinds[name]
             tensor = kind.tensor(values[name])
             if tensor.ndim == len(kind.shape) + 1:
                 tensor = tensor[None]
@@ -87,7 +87,8 @@ class TheseusProblem(Problem):
 
     def current(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of all variables of the objective, some replaced."""
-        variables = {**self._objective.content.optim_vars, **self._objective.content.aux_vars}
+        objective = self._origin.content.objective
+        variables = {**objective.optim_vars, **objective.aux_vars}
         for name, tensor in given.items():
             if name not in variables:
                 raise TheseusError(f"The objective has no variable {name!r}; it has {', '.join(sorted(variables))}.")
@@ -100,14 +101,17 @@ class TheseusProblem(Problem):
         return {name: given.get(name, variable.tensor) for name, variable in variables.items()}
 
 
-class _Opaque:
-    """Holds an objective, of which nothing is copied or moved along with the problem."""
+@dataclass(frozen=True, eq=False)
+class _Origin:
+    """Where a problem comes from."""
 
-    def __init__(self, content: Any):
-        self.content = content
-
-    def __deepcopy__(self, memo: Any) -> "_Opaque":
-        return self
+    objective: Any
+    kinds: dict[str, Kind]
+    """Of every variable here what its blocks are in Theseus..."""
+    order: dict[str, tuple[str, ...]]
+    """... and what they are called there."""
+    sources: dict[str, tuple[Source, ...]]
+    """By cost where its data come from."""
 
 
 def from_theseus(objective: Any) -> TheseusProblem:

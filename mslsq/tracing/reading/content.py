@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from mslsq import pytree
 from mslsq.private import MODULE_INTERNALS, MODULE_TABLES
 from mslsq.tracing.reading import layers
+from mslsq.tracing.reading.aside import Aside
 from mslsq.tracing.reading.origins import is_library, is_own
 from mslsq.tracing.reading.unchanged import ForeignError
 from mslsq.tracing.reading.values import (
@@ -86,6 +87,8 @@ class _Reader:
             self.key.append(value)
         elif kind in SCALARS:
             self.key.append((kind, value_of(value, kind)))
+        elif kind is Aside:
+            self.key.append(kind)
         elif id(value) in self._seen:
             self.key.append(("again", self._seen[id(value)]))
         else:

@@ -17,6 +17,7 @@ from torch import nn
 
 from mslsq import pytree
 from mslsq.private import MODULE_INTERNALS, MODULE_TABLES
+from mslsq.tracing.reading.aside import Aside
 from mslsq.tracing.reading.origins import is_library
 from mslsq.tracing.reading.values import SCALARS, TENSORS, slots_of
 
@@ -72,7 +73,7 @@ class Unchanged:
 
     def _visit(self, value: Any) -> None:
         kind = type(value)
-        if kind in SCALARS or kind in TENSORS or id(value) in self._seen:
+        if kind in SCALARS or kind in TENSORS or kind is Aside or id(value) in self._seen:
             return
         self._seen[id(value)] = value
         if isinstance(value, type):

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from mslsq.front import solve as front_solve
 from mslsq.interop.theseus import TheseusError, from_theseus_layer
+from mslsq.linearize import trace
 
 th = pytest.importorskip(
     "theseus", reason="Theseus is not installed: see scripts/install_theseus.sh", exc_type=ImportError
@@ -125,3 +127,32 @@ def test_wrong_names_are_told():
         layer.forward({"y": data(0.1)}, {"backward_mode": "explicit"})
     with pytest.raises(TheseusError, match=r"takes a theseus\.TheseusLayer, not Objective"):
         from_theseus_layer(layer.objective)
+
+
+@pytest.mark.parametrize("mode", ["implicit", "unroll"])
+def test_a_linear_optimizer_takes_one_step_and_has_its_derivative(mode):
+    """Of a problem that is not linear as well: there a step is no solution."""
+    y = data(0.0)
+    found = []
+    for make in (lambda layer: layer, from_theseus_layer):
+        layer = layer_of()
+        linear = th.TheseusLayer(th.LinearOptimizer(layer.objective, th.CholeskyDenseSolver))
+        found.append(gradient(make(linear), y, {"backward_mode": mode}))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+def test_calls_that_are_recorded_are_answered_without_a_statement(monkeypatch):
+    """With derivatives too: values and gradients stay those of the first calls."""
+    monkeypatch.setattr(trace, "TRACE_SECONDS", 0.0)
+    monkeypatch.setattr(trace, "TRACE_CALLS", 0)
+    layer, y, options = from_theseus_layer(layer_of()), data(0.1, 1), {"backward_mode": "implicit"}
+    first = gradient(layer, y, options)
+    for _ in range(2):
+        gradient(layer, y, options)
+    monkeypatch.setattr(front_solve, "stated", None)  # to state the problem fails now
+    found = gradient(layer, y, options)
+    torch.testing.assert_close(found, first, atol=1e-10, rtol=1e-9)
+    other = gradient(layer, y + 0.01, options)
+    monkeypatch.undo()
+    torch.testing.assert_close(other, gradient(from_theseus_layer(layer_of()), y + 0.01, options), atol=1e-8, rtol=1e-7)
