@@ -14,6 +14,7 @@ from mslsq.kernels.loading import KernelsMissingError, KernelsNotKeptWarning
 from mslsq.linear.independent_kinds import EliminationError
 from mslsq.linear.sparse.backends import BackendMissingError
 from mslsq.linearize.agreement import DerivativeMismatchError, NonDeterministicResidualError
+from mslsq.linearize.cuts import CutDerivativeWarning
 from mslsq.linearize.pairs import BroadcastResidualWarning
 from mslsq.linearize.ways import SlowResidualWarning, UndifferentiableResidualError
 from mslsq.manifolds.errors import ManifoldError
@@ -48,6 +49,7 @@ __all__ = [
     "CaptureError",
     "CheckpointError",
     "CovarianceWarning",
+    "CutDerivativeWarning",
     "DerivativeMismatchError",
     "DerivativeOrderError",
     "DeviceError",

@@ -11,10 +11,12 @@ from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIss
 
 from mslsq import pytree
 from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.cuts import CutDerivativeWarning, Cuts
 from mslsq.manifolds.errors import of_storage
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.problem.layout import complex_view_hint
 from mslsq.problem.system import Inputs, System, Term, residual_vector
+from mslsq.tracing.operators import Composed
 from mslsq.tracing.remedies import remedy
 
 T = TypeVar("T")
@@ -83,7 +85,8 @@ def evaluate_first(
 
 def _looked_after(term: Term, probe: BlockTerm, storages: tuple[Tensor, ...], first: Inputs) -> Any:
     """The residual, evaluated so that a tensor that it keeps and that depends on the variables can be told: in every
-    later evaluation it would be a constant. None where the residual cannot be evaluated so.
+    later evaluation it would be a constant. Operators that cut a derivative are told as well. None where the residual
+    cannot be evaluated so.
 
     Raises:
         UncollectedTensorError: there is one.
@@ -94,10 +97,15 @@ def _looked_after(term: Term, probe: BlockTerm, storages: tuple[Tensor, ...], fi
         warnings.filterwarnings("ignore", "Converting a tensor with requires_grad=True", UserWarning)
         leaves = [x.detach().requires_grad_() for x in storages]
         followed = tuple(leaf.clone() for leaf in leaves)  # may be written to
+        cuts = Cuts()
         try:
-            output = term.residual(probe.values_of_block(followed), dict(first))
+            with Composed(), cuts:
+                output = term.residual(probe.values_of_block(followed), dict(first))
         except (RuntimeError, IndexError, TypeError, AttributeError):
             return None  # it is evaluated again, and the error explained
+    advice = cuts.advice(output, term.name)
+    if advice:
+        warnings.warn(advice, CutDerivativeWarning, stacklevel=2)
     detached = pytree.map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, output)
     del output
     term.check_kept(leaves)

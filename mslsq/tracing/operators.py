@@ -41,6 +41,7 @@ WRONG = {
     "index_fill.int_Tensor": formulas.index_fill,
     "native_layer_norm": formulas.layer_norm,
     "scatter_reduce.two": formulas.scatter_reduce,
+    **dict.fromkeys(("linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor"), formulas.linspace),
     **special.OPERATORS,
 }
 """Silently wrong under some transform."""
@@ -90,6 +91,7 @@ COMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     ),
     torch.nn.functional.batch_norm: formulas.batch_norm,
     torch.nn.functional.instance_norm: formulas.instance_norm,
+    torch.linspace: formulas.linspace,
     **special.FUNCTIONS,
     **powers.FUNCTIONS,
 }
@@ -99,9 +101,17 @@ normalisation has no derivative in its statistics, which are inputs as all buffe
 that of float32."""
 
 
+def _is_right(function: Any, args: tuple[Any, ...], values: bool) -> bool:
+    """Is PyTorch's own derivative of this call of a function in `COMPOSED` right? `values`: may numbers be looked at,
+    without which powers, most of which are right, are all taken to be?"""
+    if function is torch.linspace:
+        return not any(isinstance(x, Tensor) for x in args)
+    return function in powers.FUNCTIONS and not (values and powers.is_critical(*args[:2]))
+
+
 class Composed(TorchFunctionMode):
     """While it is active, the functions of `COMPOSED` are computed by their formulas. `met` are the names of those that
-    were called; of powers only those that PyTorch's own derivatives are wrong of, where `values` may be looked at."""
+    were called and that PyTorch's own derivatives are wrong of."""
 
     def __init__(self, values: bool = False) -> None:
         super().__init__()
@@ -112,7 +122,7 @@ class Composed(TorchFunctionMode):
         formula = COMPOSED.get(func)
         if formula is None:
             return func(*args, **(kwargs or {}))
-        if func not in powers.FUNCTIONS or (self.values and powers.is_critical(*args[:2])):
+        if not _is_right(func, args, self.values):
             self.met.add(func.__name__)
         return formula(*args, **(kwargs or {}))
 

@@ -216,6 +216,20 @@ def max_unpool3d(x: Tensor, indices: Tensor, size: list[int], stride: list[int],
     return max_unpool(x, indices, size)
 
 
+def linspace(start: Any, end: Any, steps: int, *, out: Any = None, **options: Any) -> Tensor:
+    """`linspace` between tensors, which PyTorch takes for constants: start + (end − start) k / (steps − 1)."""
+    tensors = [x for x in (start, end) if isinstance(x, Tensor)]
+    if not tensors or out is not None:
+        return torch.linspace(start, end, steps, **({} if out is None else {"out": out}), **options)
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return torch.linspace(start, end, steps, **options)
+    start, end = (x.to(dtype) if isinstance(x, Tensor) else x for x in (start, end))
+    share = torch.arange(steps, device=tensors[0].device, dtype=dtype) / max(steps - 1, 1)
+    # From both ends, so that both are met to the bit.
+    return torch.where(share < 0.5, start + (end - start) * share, end - (end - start) * (1 - share))
+
+
 def roll(x: Tensor, shifts: list[int], dims: list[int] = []) -> Tensor:  # noqa: B006
     """`roll`, which under `vmap` rolls the batch of a tensor without axes."""
     return x if x.ndim == 0 else torch.roll(x, shifts, dims)

@@ -24,9 +24,9 @@ special: Any = torch.special
 def constant(x: Tensor) -> Tensor:
     """The same numbers with derivative zero in every mode and nesting, as one operation that a graph can hold.
 
-    `detach` under a transform detaches from the innermost level alone.
+    `detach` under a transform detaches from the innermost level alone; it makes plain reverse mode build no graph here.
     """
-    return torch.nextafter(x, x)
+    return torch.nextafter(x, x).detach()
 
 
 def floating(x: Any) -> Tensor:
