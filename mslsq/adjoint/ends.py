@@ -38,6 +38,7 @@ from mslsq.native.choice import is_recorded_elsewhere, is_switched_off
 from mslsq.native.maps import MapMaking, MappedProgram
 from mslsq.problem.system import Inputs
 from mslsq.solvers.few_problems import MOVED, RELATIVE, FewProblems, differ, some_of
+from mslsq.solvers.scalar_system import as_read
 from mslsq.solvers.task import Task
 from mslsq.solvers.whole_solves import SolveProspect, program_in_use
 from mslsq.tracing.graph import TRANSFORM_LOCK
@@ -90,8 +91,7 @@ class EndDraft(Drafted):
         self, given: Sequence[Tensor], inputs: tuple[Inputs, ...], wanted: Sequence[int] | None = None
     ) -> tuple[list[Tensor], Tensor]:
         assert self._program is not None  # it is ready
-        own = [inputs[term][name] for term, name in self._own]
-        return self._program([*given, *own], [inputs[term][name] for term, name in self._shared], wanted)
+        return self._program([*given, *as_read(inputs, self._own)], as_read(inputs, self._shared), wanted)
 
 
 class LookDraft(EndDraft):

@@ -24,6 +24,7 @@ from mslsq.problem.system import Inputs
 from mslsq.solvers.choices import linear_solver_of
 from mslsq.solvers.scalar_calls import Answer, Callees, Function
 from mslsq.solvers.scalar_curvature import ScalarCurvature, ScalarHessian, ScalarMixed
+from mslsq.solvers.scalar_system import sizes_of_own
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.task import Task
 from mslsq.tracing.graph import TRANSFORM_LOCK
@@ -195,6 +196,6 @@ def _recorded(
     sums: int = 0,
 ) -> RecordedEnds:
     reads = system.reads
-    own = [(inputs[term][entry][:1].numel(), inputs[term][entry].is_floating_point()) for term, entry in reads.own]
+    own = sizes_of_own(inputs, reads)
     table = Table((*((x.numel(), True) for x in example), *own), len(example), outputs, sums)
     return RecordedEnds(mapping_text(name, called, stepping, table), table, reads.own, reads.shared, [])

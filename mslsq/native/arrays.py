@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mslsq.native.pairs import Pair
 from mslsq.native.scalars import Kind, NotScalarError, Program, Scalar
 
 LARGEST_READ = 4096
@@ -58,10 +59,17 @@ class Array:
             return self.entries
         if self.entries.size > LARGEST_READ:
             raise NotScalarError(f"it reads all of an input of {self.entries.size:,} entries")
+        if self.dtype.is_complex and self.start is None:  # an input of pairs, side by side in memory
+            return each(lambda place: _pair(program, self.tensor, int(place)), self.entries)
         tensor, kind, start = self.tensor, kind_of(self.dtype), self.start
         if start is None:
             return each(lambda place: program.input(tensor, int(place), kind), self.entries)
         return each(lambda place: looked_up(program, tensor, start, int(place), kind), self.entries)
+
+
+def _pair(program: Program, tensor: int | None, place: int) -> Pair:
+    assert tensor is not None
+    return Pair(*(program.input(tensor, 2 * place + part, "real") for part in (0, 1)))
 
 
 def looked_up(program: Program, tensor: int, place: Place, offset: int, kind: Kind) -> Scalar:
@@ -84,6 +92,9 @@ def each(function: Callable[..., Any], *arrays: Any) -> np.ndarray:
 
 def of_constants(program: Program, tensor: Tensor) -> np.ndarray:
     """A tensor whose numbers are known, as Scalars."""
+    if tensor.is_complex():
+        tensor = tensor.resolve_conj()
+        return each(Pair, of_constants(program, tensor.real), of_constants(program, tensor.imag))
     kind = kind_of(tensor.dtype)
     if tensor.numel() > LARGEST_READ:
         raise NotScalarError(f"it has a constant of {tensor.numel():,} entries")

@@ -103,6 +103,11 @@ def _picked(place: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return found.masked_fill((place < 0) | (place >= size), missing)[..., 0]
 
 
+def _modulus_slopes(h: "Scalar", x: "Scalar", y: "Scalar") -> "tuple[Scalar, Scalar]":
+    is_zero = h.is_equal(0)
+    return is_zero.choose(0, x / h), is_zero.choose(0, y / h)
+
+
 def _length(squared: torch.Tensor) -> torch.Tensor:
     return squared.sqrt()
 
@@ -158,6 +163,8 @@ OPERATIONS: dict[str, Operation] = {
         torch.remainder, "remainder_({0}, {1})", lambda r, x, y: (x.like(1), -x.apply("floor_div", y))
     ),
     "hypot": Operation(torch.hypot, "hypot_({0}, {1})", lambda h, x, y: (x / h, y / h), commutes=True),
+    # the size of a complex number: PyTorch's has the derivative 0 at 0
+    "modulus": Operation(torch.hypot, "hypot_({0}, {1})", _modulus_slopes, commutes=True),
     # no derivative; what is "held" has none in `derivative` alone, as a factor that must not be differentiated there
     "held": Operation(lambda x: x, "{0}"),
     "detached": Operation(lambda x: x, "{0}"),

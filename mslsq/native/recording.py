@@ -15,9 +15,13 @@ from torch import Tensor, fx
 
 from mslsq.native import rules
 from mslsq.native.arrays import Array, each, input_array, kind_of, of_constants
+from mslsq.native.pairs import Pair
 from mslsq.native.scalars import Kind, NotScalarError, Program, Scalar
 from mslsq.private import is_operator, operator_name, returns_a_view, writes, written_arguments
 from mslsq.tracing.graph import attribute_of
+
+REWRITTEN = ("as_real", "as_complex", "conj")
+"""Functions that a captured graph has in the place of views of complex numbers (`tracing.rewrites`)."""
 
 HARMLESS_WRITES = ("squeeze_", "unsqueeze_", "t_", "transpose_")
 """They change a shape, and no number."""
@@ -63,12 +67,13 @@ class Recorder:
     def _computed(self, node: fx.Node) -> Any:
         self.node = node
         args, kwargs = self._given(node.args), self._given(dict(node.kwargs))
-        if not is_operator(node.target):
-            if getattr(node.target, "__name__", "") == "getitem":
-                return args[0][args[1]]
+        name = operator_name(node.target) if is_operator(node.target) else getattr(node.target, "__name__", "")
+        if name == "getitem":
+            return args[0][args[1]]
+        if not is_operator(node.target) and name not in REWRITTEN:
             raise NotScalarError(f"it calls {node.target}")
-        name = operator_name(node.target)
-        if writes(node.target) and name not in HARMLESS_WRITES and not _writes_into_its_own(node):
+        is_write = is_operator(node.target) and writes(node.target)
+        if is_write and name not in HARMLESS_WRITES and not _writes_into_its_own(node):
             raise NotScalarError(f"{name} writes in place")
         if not _has_arrays((args, kwargs)):
             with torch.no_grad():
@@ -81,7 +86,7 @@ class Recorder:
             result = rule(self, *args, **kwargs)
         except (TypeError, ValueError, IndexError, AttributeError) as error:  # arguments that the rule does not know
             raise NotScalarError(f"{name} has no form in scalars with these arguments ({error})") from error
-        if writes(node.target):  # what is written is read from there, too
+        if is_write:  # what is written is read from there, too
             written = node.args[0]
             assert isinstance(written, fx.Node)
             self._values[written] = result
@@ -116,7 +121,7 @@ class Recorder:
 
     def scalars(self, value: Any, dtype: torch.dtype | None = None) -> np.ndarray:
         """Any argument as an array of Scalars, converted to a dtype in which something is computed."""
-        if dtype not in (None, self.program.dtype, torch.int64, torch.bool):
+        if dtype not in (None, self.program.dtype, torch.int64, torch.bool, self.program.dtype.to_complex()):
             raise NotScalarError(f"it computes in {dtype}, the variables are of {self.program.dtype}")
         return self.moved(value, dtype)
 
@@ -126,16 +131,25 @@ class Recorder:
         if isinstance(value, Array):
             found, own = value.scalars(self.program), value.dtype
         else:
-            if isinstance(value, float):  # no rounding to the default dtype, but to the one that is wanted
-                value = torch.tensor(
-                    value, dtype=dtype if dtype and dtype.is_floating_point else torch.float64, device="cpu"
-                )
+            if isinstance(value, (float, complex)):  # no rounding to the default dtype, but to the one that is wanted
+                is_real = isinstance(value, float)
+                exact = torch.float64 if is_real else torch.complex128
+                if dtype and (dtype.is_floating_point or dtype.is_complex):
+                    exact = dtype.to_real() if is_real else dtype.to_complex()
+                value = torch.tensor(value, dtype=exact, device="cpu")
             tensor = (value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")).detach()
             found, own = of_constants(self.program, tensor), tensor.dtype
         return found if dtype is None else self._converted(found, own, dtype)
 
     def _converted(self, scalars: np.ndarray, own: torch.dtype, dtype: torch.dtype) -> np.ndarray:
         """Scalars of one dtype as those of another. NotScalarError where that would round."""
+        if dtype.is_complex and not own.is_complex:
+            zero = self.constant(0)
+            return each(lambda x: Pair(x, zero), self._converted(scalars, own, dtype.to_real()))
+        if own.is_complex:
+            if not dtype.is_complex or dtype != self.program.dtype.to_complex():
+                raise NotScalarError(f"it converts {own} to {dtype}")
+            return scalars
         kind, wanted = kind_of(own), kind_of(dtype)
         if wanted == "integer" and dtype != torch.int64 and own != dtype:
             raise NotScalarError(f"it converts to {dtype}")

@@ -104,6 +104,8 @@ class ScalarMixed(ScalarCurvature):
         their first entry goes."""
         self.size = 0
         keys = [(term, name) for term, names in wanted.items() for name in names]
+        if any(inputs[term][name].is_complex() for term, name in keys):
+            raise NotScalarError("it is differentiated in complex numbers")
         batched = [assembly.block.batched for assembly in linearizer.assemblies]
         for is_own in (True, False):
             for term, name in keys:

@@ -97,6 +97,17 @@ class Reads:
         self.integers += 0 if is_real else size
 
 
+def as_read(inputs: tuple[Inputs, ...], names: Sequence[tuple[int, str]]) -> list[Tensor]:
+    """Inputs by term and name as programs read them: complex numbers as pairs of reals, side by side."""
+    found = [inputs[term][name] for term, name in names]
+    return [torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in found]
+
+
+def sizes_of_own(inputs: tuple[Inputs, ...], reads: Reads) -> list[tuple[int, bool]]:
+    """Of inputs of which each problem has its own part: how many numbers, and whether they are real."""
+    return [(x[:1].numel(), x.is_floating_point()) for x in as_read(inputs, reads.own)]
+
+
 class Moving(NamedTuple):
     """How what a unit reads follows the columns of the system that move it."""
 
@@ -168,8 +179,8 @@ class ScalarSystem:
         tensors = {name: self._new_number() for name in inputs}
         for name, x in inputs.items():
             is_own = name in block.batched
-            size = x[:1].numel() if is_own else x.numel()
-            self.reads.add(tensors[name], number, name, size, kind_of(x.dtype) == "real", is_own)
+            size = (x[:1].numel() if is_own else x.numel()) * (2 if x.is_complex() else 1)
+            self.reads.add(tensors[name], number, name, size, x.is_complex() or kind_of(x.dtype) == "real", is_own)
         graph = of_a_block(
             lambda storages, first: _graph_of_block(block, storages, first), block.term, block.batched, values, inputs
         )

@@ -32,6 +32,7 @@ from mslsq.solvers.choices import linear_solver_of
 from mslsq.solvers.few_problems import MOVED, RELATIVE, FewProblems, differ, some_of
 from mslsq.solvers.scalar_linearization import ScalarLinearization
 from mslsq.solvers.scalar_step import scalar_steps
+from mslsq.solvers.scalar_system import as_read, sizes_of_own
 from mslsq.solvers.step import Step
 from mslsq.solvers.task import Task
 from mslsq.solvers.witness import DERIVATIVE_ROUNDING
@@ -151,7 +152,7 @@ class SolveDraft(Drafted):
 
     def _read(self, inputs: tuple[Inputs, ...]) -> tuple[list[Tensor], list[Tensor]]:
         """What each problem has for itself, and what they share."""
-        return [inputs[term][name] for term, name in self._own], [inputs[term][name] for term, name in self._shared]
+        return as_read(inputs, self._own), as_read(inputs, self._shared)
 
     def agrees(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], box: Box | tuple[()]) -> bool:
         """Does the program, which `is_ready`, come to what Python comes to now, from points near some starts?
@@ -249,7 +250,7 @@ def recorded_solves(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs
     if count > LARGEST:
         raise NotScalarError(f"a step takes {count:,} operations of scalars, more than {LARGEST:,}")
     reads = linearization.reads
-    own = [(inputs[term][name][:1].numel(), inputs[term][name].is_floating_point()) for term, name in reads.own]
+    own = sizes_of_own(inputs, reads)
     layout = steps.layout(own, len(reads.shared))
     functions = Functions(linearization.form(), steps.start, steps.step)
     if steps.bent is not None:

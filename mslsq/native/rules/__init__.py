@@ -2,8 +2,10 @@
 
 from mslsq.native.rules import (
     choices,
+    complex,
     elementwise,
     extremes,
+    fourier,
     indexing,
     lines,
     matrices,
@@ -21,8 +23,10 @@ from mslsq.native.rules.registry import RULES
 __all__ = [
     "RULES",
     "choices",
+    "complex",
     "elementwise",
     "extremes",
+    "fourier",
     "indexing",
     "lines",
     "matrices",

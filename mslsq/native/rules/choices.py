@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from mslsq.native.arrays import Array, each, kind_of
+from mslsq.native.pairs import chosen
 from mslsq.native.rules.elementwise import entrywise
 from mslsq.native.rules.registry import RULES, rule
 from mslsq.native.scalars import NotScalarError, Scalar
@@ -69,14 +70,16 @@ RULES["signbit"] = _test(lambda x: x.like(1).apply("copysign", x).is_below(0))
 
 @rule("where")
 def _(rec: Any, condition: Any, yes: Any, no: Any) -> Array:
-    chosen = rec.moved(condition, torch.bool)
-    return rec.array(each(lambda c, a, b: c.choose(a, b), chosen, rec.moved(yes, rec.dtype), rec.moved(no, rec.dtype)))
+    conditions = rec.moved(condition, torch.bool)
+    return rec.array(
+        each(lambda c, a, b: chosen(c, a, b), conditions, rec.moved(yes, rec.dtype), rec.moved(no, rec.dtype))
+    )
 
 
 @rule("masked_fill")
 def _(rec: Any, x: Any, mask: Any, value: Any) -> Array:
     mask = rec.moved(mask, torch.bool)
-    return rec.array(each(lambda c, a, b: c.choose(b, a), mask, rec.moved(x, rec.dtype), rec.moved(value, rec.dtype)))
+    return rec.array(each(lambda c, a, b: chosen(c, b, a), mask, rec.moved(x, rec.dtype), rec.moved(value, rec.dtype)))
 
 
 @rule("nan_to_num")

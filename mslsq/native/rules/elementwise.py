@@ -32,7 +32,7 @@ def _named(*names: str) -> None:
 
 
 _named("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan")
-_named("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "abs", "neg")
+_named("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "neg")
 
 UNARY: dict[str, Callable[[X], X]] = {
     "reciprocal": lambda x: 1 / x,
@@ -46,7 +46,6 @@ UNARY: dict[str, Callable[[X], X]] = {
     "log_sigmoid": lambda x: _log_sigmoid(x),
     "silu": lambda x: x * x.apply("sigmoid"),
     "mish": lambda x: x * _softplus(x).apply("tanh"),
-    "sgn": lambda x: x.apply("sign"),
     "hardswish": lambda x: _hardswish(x),
     "sinc": lambda x: _sinc(x),
 }
@@ -128,7 +127,7 @@ def _(rec: Any, a: Any, b: Any) -> Array:
 
 @rule("pow")
 def _(rec: Any, base: Any, exponent: Any) -> Array:
-    if not rec.dtype.is_floating_point:
+    if not (rec.dtype.is_floating_point or rec.dtype.is_complex):
         raise NotScalarError("a power of integers")
     return entrywise(lambda x, p: x.apply("pow", p), 2)(rec, base, exponent)
 

@@ -17,7 +17,7 @@ def _(rec: Any, x: Array, size: Any, *_: Any, **__: Any) -> Array:
     return x.viewed(lambda a: np.broadcast_to(a, rec.shape))
 
 
-@rule("alias", "clone", "contiguous", "lift_fresh", "lift", "positive", "conj", "resolve_conj", "resolve_neg")
+@rule("alias", "clone", "contiguous", "lift_fresh", "lift", "positive")
 def _(rec: Any, x: Array, **_: Any) -> Array:
     return x
 
