@@ -46,6 +46,30 @@ def inside(points: Float[Tensor, "n 2"], mask: Bool[Tensor, "height width"]) -> 
     return within & mask[top, left] & mask[top, right] & mask[bottom, left] & mask[bottom, right]
 
 
+def inside_moved(
+    step: Float[np.ndarray, "2"], mask: Bool[Tensor, "rows columns"], size: tuple[int, int]
+) -> Bool[Tensor, "height width"]:
+    """`inside` of all pixels of a raster of `size` (height, width), each moved by `step` (x, y): a twentieth of its
+    time, as the four pixels around lie alike for all of them."""
+    out = torch.zeros(size, dtype=torch.bool, device=mask.device)
+    if not np.isfinite(step).all():
+        return out
+    slack = 1e-6
+    steps = [sorted({math.floor(along + slack), math.ceil(along - slack)}) for along in step.tolist()]
+    corners = [(x, y) for y in steps[1] for x in steps[0]]
+    # the pixels of `size` whose corners all exist
+    left, top = (max(0, -min(of)) for of in steps)
+    right, bottom = (
+        min(own, other - max(of)) for own, other, of in zip(size[::-1], mask.shape[::-1], steps, strict=True)
+    )
+    if right > left and bottom > top:
+        part = out[top:bottom, left:right]
+        part.fill_(True)
+        for x, y in corners:
+            part &= mask[top + y : bottom + y, left + x : right + x]
+    return out
+
+
 def translation(x: float, y: float, like: Tensor) -> Float[Tensor, "3 3"]:
     """The matrix that adds (x, y)."""
     return like.new_tensor([[1, 0, x], [0, 1, y], [0, 0, 1]])

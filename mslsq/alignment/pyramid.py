@@ -134,17 +134,20 @@ def _blurred(
 
 
 def fill(
-    raster: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"]
+    raster: Float[Tensor, "channels height width"],
+    mask: Bool[Tensor, "height width"],
+    wanted: Bool[Tensor, "height width"] | None = None,
 ) -> Float[Tensor, "channels height width"]:
-    """Continue the raster smoothly into its holes, so that a spline through it does not ring.
+    """Continue the raster smoothly into its holes, so that a spline through it does not ring; of holes that are not
+    `wanted` nothing is said.
 
     Normalised convolutions of growing width, the narrowest that sees data wins; the mean of the data beyond the widest.
     """
-    holes = mask.numel() - int(mask.count_nonzero())
+    remaining = ~mask if wanted is None else wanted & ~mask
+    holes = int(remaining.count_nonzero())
     if holes == 0:
         return raster
-    filled = torch.where(mask, raster, torch.zeros_like(raster))
-    data, remaining = mask.numel() - holes, ~mask
+    filled, data = torch.where(mask, raster, torch.zeros_like(raster)), int(mask.count_nonzero())
     for sigma in FILLING:
         half = half_gaussian(sigma, raster.dtype)
         if (

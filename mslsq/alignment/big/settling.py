@@ -101,15 +101,17 @@ def _pass(passes: Passes, loss: str | None, words: str, progress: Progress | Non
         if not bool((pair.known & pair.stable).any() and pair.dem_known.any()):
             continue
         pyramids, inside = Pyramids.of(pair, 1, passes.frame), in_window(pair, box)
-        near = Neighbourhoods.of(Comparison.of(pyramids, 0, passes.bias), at)
+        samples = Comparison.of(pyramids, 0, passes.bias).valid(at.shift)
+        near = Neighbourhoods.seen(samples, at)
         moved = near.beyond(judged.neighbourhoods)
         for sigma, mean, seen in near.means:
             _count(sums.means[sigma], mean[seen & inside].numpy())
-        samples = Comparison.of(pyramids, 0, passes.bias, inside & ~moved).valid(at.shift)
+        used = near.known & inside & ~moved
+        samples = samples.chosen(samples.at(used))
         if len(samples.pixels):
             more = system(samples, instruments(pyramids, samples), at, loss, judged.scale)
             sums = sums._replace(system=sums.system.plus(more))
-            _count(sums.residuals, samples.residual(at).numpy())
+            _count(sums.residuals, near.residual[used].numpy())
         changed, known = (int((one & near.known & inside).sum()) for one in (moved, near.known))
         sums = sums._replace(changed=sums.changed + changed, known=sums.known + known)
     return sums

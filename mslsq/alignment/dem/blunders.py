@@ -27,12 +27,14 @@ def blunders(
     values: Float[Tensor, "height width"], known: Bool[Tensor, "height width"], typical: float | None = None
 ) -> Bool[Tensor, "height width"]:
     """True where a pixel with data is a blunder; of a part of a model by the `typical_step` of the whole."""
-    raster = _filled(values, known)
     if typical is None:
+        raster = _filled(values, known)
         away = _away(raster)
         typical = _nmad(away, known)
         suspects = away > FAR * typical
     else:
+        beside = None if bool(known.all()) else ndimage.maximum_filter(known.numpy(), SIDE)
+        raster = _filled(values, known, beside)
         # Who is far from the median is far from the least or the largest: a tenth of a median filter's time.
         low, high = (of(raster, SIDE, mode="mirror") for of in (ndimage.minimum_filter, ndimage.maximum_filter))
         suspects = np.maximum(raster - low, high - raster) > FAR * typical
@@ -50,10 +52,15 @@ def blunders(
     return torch.from_numpy(out)
 
 
-def _filled(values: Float[Tensor, "height width"], known: Bool[Tensor, "height width"]) -> np.ndarray:
+def _filled(
+    values: Float[Tensor, "height width"],
+    known: Bool[Tensor, "height width"],
+    wanted: Bool[np.ndarray, "height width"] | None = None,
+) -> np.ndarray:
     if bool(known.all()):
         return values.numpy()
-    return fill(torch.where(known, values, torch.zeros_like(values))[None], known)[0].numpy()
+    holes = None if wanted is None else torch.from_numpy(wanted)
+    return fill(torch.where(known, values, torch.zeros_like(values))[None], known, holes)[0].numpy()
 
 
 def _away(raster: np.ndarray) -> np.ndarray:

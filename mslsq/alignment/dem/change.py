@@ -52,14 +52,20 @@ class Neighbourhoods(NamedTuple):
     """Residuals of the finest level as they are judged: where there are any, and their means over every width of
     `SIGMAS`, with where these are mostly seen."""
 
+    residual: Float[Tensor, "height width"]
     known: Bool[Tensor, "height width"]
     means: list[tuple[float, Float[Tensor, "height width"], Bool[Tensor, "height width"]]]
 
     @staticmethod
     def of(comparison: Comparison, at: Solved) -> "Neighbourhoods":
         """Those of an answer."""
-        residual, known = _field(comparison.valid(at.shift), at)
-        return Neighbourhoods(known, [(sigma, *_means(residual, known, sigma)) for sigma in SIGMAS])
+        return Neighbourhoods.seen(comparison.valid(at.shift), at)
+
+    @staticmethod
+    def seen(samples: Comparison, at: Solved) -> "Neighbourhoods":
+        """Those of an answer, by samples that all fall on data of `dem`."""
+        residual, known = _field(samples, at)
+        return Neighbourhoods(residual, known, [(sigma, *_means(residual, known, sigma)) for sigma in SIGMAS])
 
     def beyond(self, by: Sequence[Typical]) -> Bool[Tensor, "height width"]:
         """What changed, by what is typical."""
@@ -126,6 +132,8 @@ def _far(
     """Means beyond `FAR`, and what is beyond `NEAR` beside them."""
     away = (mean - of.middle).abs()
     far = _patches(known & (away > FAR * of.spread), LEAST * of.sigma**2)
+    if not bool(far.any()):
+        return far
     near = known & (away > NEAR * of.spread)
     grown, _ = masked_blur(far.to(mean.dtype)[None], torch.ones_like(known), 2 * of.sigma)
     return far | (near & (grown[0] > 0.02))

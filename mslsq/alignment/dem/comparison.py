@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 import mslsq.losses
 from mslsq.alignment.dem.bias import ELEVATION_SIGMA, Bias, Frame
 from mslsq.alignment.dem.pair import Pair
-from mslsq.alignment.grids import inside
+from mslsq.alignment.grids import inside_moved
 from mslsq.alignment.measures import nmad
 from mslsq.alignment.objective import LOSSES
 from mslsq.alignment.passes import NormalEquations
@@ -37,13 +37,26 @@ class Solved(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Smoothed:
+    """Elevations of a reference for the columns of a bias model, made when they are first asked for."""
+
+    pair: Pair
+
+    @cached_property
+    def elevation(self) -> Float[Tensor, "height width"]:
+        """Blurred by `ELEVATION_SIGMA`, its holes filled."""
+        smooth, share = masked_blur(self.pair.reference[None], self.pair.known, ELEVATION_SIGMA)
+        return fill(smooth, share > 0.02)[0]
+
+
+@dataclass(frozen=True)
 class Pyramids:
     """Both models at all levels, finest first, the smoothed elevations and what coefficients refer to."""
 
     pair: Pair
     reference: list[Level]
     dem: list[Level]
-    elevation: Float[Tensor, "height width"]
+    smoothed: Smoothed
     frame: Frame
 
     @cached_property
@@ -61,15 +74,13 @@ class Pyramids:
         """`levels` levels of a pair; of parts of larger models with the frame of the whole."""
         one = build(pair.reference[None], pair.known, levels)
         other = build(pair.dem[None], pair.dem_known, levels)
-        smooth, share = masked_blur(pair.reference[None], pair.known, ELEVATION_SIGMA)
-        elevation = fill(smooth, share > 0.02)[0]
         if frame is not None:
-            return cls(pair, one, other, elevation, frame)
+            return cls(pair, one, other, Smoothed(pair), frame)
         height, width = pair.known.shape
         values = pair.reference[pair.known]
         median = float(values.median())
         unit = max(nmad(values), 0.1 * float(values.std()), 1e-3)
-        return cls(pair, one, other, elevation, Frame(((width - 1) / 2, (height - 1) / 2), median, unit))
+        return cls(pair, one, other, Smoothed(pair), Frame(((width - 1) / 2, (height - 1) / 2), median, unit))
 
 
 @dataclass(frozen=True)
@@ -100,12 +111,12 @@ class Comparison:
         stable = pair.stable if allowed is None else pair.stable & allowed
         rows, columns = torch.nonzero(level.mask & stable[::factor, ::factor], as_tuple=True)
         pixels = torch.stack([columns, rows], -1).to(level.raster.dtype)
-        target, smooth = level.raster[0][rows, columns], pyramids.elevation[::factor, ::factor][rows, columns]
-        of = lambda height: bias.columns(pair.places(pixels * factor), height, pyramids.frame)  # noqa: E731
-        return cls(
-            pair, bias, pyramids.frame, factor, pyramids.dem[index], pixels, target, of(target),
-            of(smooth) if bias.power else of(target), level.size,
-        )  # fmt: skip
+        target, places = level.raster[0][rows, columns], pair.places(pixels * factor)
+        steady = own = bias.columns(places, target, pyramids.frame)
+        if bias.power:
+            smooth = pyramids.smoothed.elevation[::factor, ::factor][rows, columns]
+            steady = bias.columns(places, smooth, pyramids.frame)
+        return cls(pair, bias, pyramids.frame, factor, pyramids.dem[index], pixels, target, own, steady, level.size)
 
     @property
     def half(self) -> float:
@@ -123,7 +134,13 @@ class Comparison:
 
     def valid(self, shift: Float[np.ndarray, "2"]) -> "Comparison":
         """The samples alone that fall on data of `dem`."""
-        return self.chosen(inside(self.positions(shift), self.dem.mask))
+        there = inside_moved((self.pair.offset - shift) / self.factor, self.dem.mask, self.size)
+        return self.chosen(self.at(there))
+
+    def at(self, raster: Shaped[Tensor, "height width"]) -> Shaped[Tensor, " n"]:
+        """What a raster of the level has at the samples."""
+        columns, rows = self.pixels.long().unbind(-1)
+        return raster[rows, columns]
 
     def chosen(self, keep: Bool[Tensor, " n"]) -> "Comparison":
         """Some of the samples."""

@@ -21,6 +21,8 @@ class Slots:
 
     def places(self, pixels: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
         """Pixels (column, row) of the raster as those of the reference."""
+        if len(self.corners) == 1:
+            return pixels + self.corners[0]
         at = (pixels / self.side).floor()
         column, row = at.long().unbind(-1)
         return pixels - at * self.side + self.corners[row * self.columns + column]
