@@ -36,7 +36,11 @@ def write_files(
     written = write_tables(name, result, folder)
     reference, dem = result.reduced
     page: dict[str, Any] = {"options": options, "seconds": seconds, "title": f"Elevation model {name}"}
-    page["note"] = "Pictures are of the reduced models."
+    if result.factor > 1:
+        page["note"] = (
+            f"Pictures and histogram are of the models reduced to 1/{result.factor} of their sides: means of blocks "
+            "have less noise than single pixels. Tables are of all pixels."
+        )
     if result.passes is None:
         return [*written, write_report(result, reference, dem, folder / "report.html", **page)]
     written += write_coregistered(
@@ -46,7 +50,7 @@ def write_files(
     moved = view.apply(dem)
     before = on_grid(elevations(dem), view.shape, view.offset).numpy() - reference
     figures = {
-        "differences.png": differences_figure(before, moved - reference, view),
+        "differences.png": differences_figure(before, moved - reference, view, result.factor),
         "statistics.png": statistics_figure(result),
     }
     if local is not None:

@@ -78,6 +78,11 @@ def write_files(
         written += write_headers(scene, result, folder, names[0])
     else:
         notes.append("No map is written by itself on the reference's grid (aligned/): maps are read in windows.")
+    if max(result.coarse.factors if result.coarse is not None else [1]) > 1:
+        notes.append(
+            "Pictures and histograms of the report are of reduced rasters: means of blocks "
+            "have less noise than single pixels."
+        )
     chapter = _chapter(result, scene, item)
     written += report.write_pictures([chapter], folder)
     written.append(report.write_page([chapter], folder / "report.html", options | {"used": " ".join(notes)}, seconds))

@@ -17,8 +17,11 @@ WITHIN = 2.4477
 """Sigmas of the ellipse that holds 95 % in two dimensions."""
 
 
-def differences_figure(before: Float[np.ndarray, "h w"], after: Float[np.ndarray, "h w"], found: Coregistration) -> Any:
-    """dem - reference before and after, each in colours of its own range, with what was taken for changed outlined."""
+def differences_figure(
+    before: Float[np.ndarray, "h w"], after: Float[np.ndarray, "h w"], found: Coregistration, factor: int = 1
+) -> Any:
+    """dem - reference before and after, each in colours of its own range, with what was taken for changed outlined;
+    `factor` where both are means of so many pixels along a side."""
     figure = figure_of(11, 5)
     axes = figure.subplots(1, 2)
     for axis, values, title, of in zip(
@@ -30,7 +33,12 @@ def differences_figure(before: Float[np.ndarray, "h w"], after: Float[np.ndarray
         image = axis.imshow(values, cmap=COLOURS, vmin=middle - reach, vmax=middle + reach, interpolation="nearest")
         axis.set_title(f"dem - reference, {title}: median {of['median']:+.2f} m, NMAD {of['nmad']:.2f} m", fontsize=10)
         axis.set(xticks=[], yticks=[])
-        figure.colorbar(image, ax=axis, label="metres", shrink=0.85)
+        figure.colorbar(
+            image,
+            ax=axis,
+            label="metres" if factor == 1 else f"metres, means of {factor} x {factor} pixels",
+            shrink=0.85,
+        )
     if found.changed.any():
         axes[1].contour(found.changed, levels=[0.5], colors="black", linewidths=0.8)
         axes[1].set_xlabel("outlined: taken for changed terrain, not used", fontsize=9)

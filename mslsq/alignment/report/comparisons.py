@@ -112,6 +112,11 @@ class Sheet:
         """What differences are in, in words."""
         return self.unit or "in the reference's values"
 
+    @property
+    def means(self) -> int:
+        """Pixels along a side of which a pixel of the pictures is the mean: 1 where they are the raster's own."""
+        return -(-max(self.size) // max(self.before.shape[:2]))
+
 
 def stretch(values: Tensor, known: Tensor) -> tuple[float, float]:
     """The 1st and 99th percentile where known: one display range for all panels of a row."""

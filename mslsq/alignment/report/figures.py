@@ -35,9 +35,10 @@ def overlay_figure(sheets: Sequence[Sheet]) -> Any:
             axis.imshow(picture, interpolation="nearest")
             axis.set_title(plain(title), fontsize=10, color=INK)
         limits = {"vmin": -sheet.limit, "vmax": sheet.limit}
+        of = f", means of {sheet.means} × {sheet.means} pixels" if sheet.means > 1 else ""
         colours = row[3].imshow(sheet.difference, cmap=sheet.words.colours, interpolation="nearest", **limits)
         row[3].set_title(
-            plain(f"map − reference, 99 % within ± {sheet.limit:.3g} {sheet.unit}"), fontsize=10, color=INK
+            plain(f"map − reference{of}, 99 % within ± {sheet.limit:.3g} {sheet.unit}"), fontsize=10, color=INK
         )
         figure.colorbar(colours, ax=row[3], shrink=0.8, label=plain(sheet.values), extend="both")
     return figure

@@ -48,7 +48,7 @@ def comparison(sheet: Sheet, key: str, share: int, is_open: bool) -> str:
     single = lambda address, words, more="": (  # noqa: E731
         f"<figure>{image(address, f'{words}, {name}', more)}<figcaption>{words}.</figcaption></figure>"
     )
-    scale = f"{escaped(words.difference)}; ± {sheet.limit:.3g} {unit} holds 99 %"
+    scale = f"{escaped(words.difference)}; ± {sheet.limit:.3g} {unit} holds 99 %{of_means(sheet.means)}"
     views = "".join(
         [
             single(checkerboard, escaped(words.checkerboard)),
@@ -63,6 +63,13 @@ def comparison(sheet: Sheet, key: str, share: int, is_open: bool) -> str:
         f'<details{opened}><summary>{name} <span class="soft">{escaped(sheet.caption)}</span></summary>'
         f'<div>{swipe}<div class="views">{views}</div></div></details>'
     )
+
+
+def of_means(pixels: int) -> str:
+    """What is to be said of colours that stand for means of `pixels` x `pixels` pixels."""
+    if pixels == 1:
+        return ""
+    return f" of what is shown: means of {pixels} × {pixels} pixels, which have less noise than single ones"
 
 
 def _histogram(sheet: Sheet) -> str:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 pytest.importorskip("matplotlib")
-from mslsq.alignment.report import Comparison, picture_of, sheet_of
+from mslsq.alignment.report import Comparison, figures, picture_of, sheet_of, views
 from mslsq.alignment.report.comparisons import LARGEST_SIDE, checkerboard, reduced
 from mslsq.alignment.report.encoding import data_addresses
 from mslsq.alignment.report.figures import coloured
@@ -66,6 +66,21 @@ def test_large_rasters_are_shown_by_the_means_of_their_known_pixels():
     assert torch.allclose(small[:, 10:-1], torch.tensor(3.0, dtype=torch.float64))
     assert not seen[:, :9].any()
     assert picture_of(values[None], known).shape == (*small.shape, 3)
+
+
+@pytest.mark.parametrize("side", [LARGEST_SIDE, 2 * LARGEST_SIDE + 1])
+def test_scales_say_that_they_are_of_means_where_pictures_are_reduced(side):
+    values = torch.zeros(10, side, dtype=torch.float64)
+    known = torch.ones_like(values, dtype=torch.bool)
+    noise = torch.randn(values.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    sheet = sheet_of(Comparison("a", values, known, (noise, known), (noise, known), ""))
+    page, figure = views.comparison(sheet, "a", 10**6, True), figures.overlay_figure([sheet])
+    titles = [axis.get_title() for axis in figure.axes]
+    if side <= LARGEST_SIDE:
+        assert sheet.means == 1 and "means of" not in page + "".join(titles)
+        return
+    assert sheet.means == 3 and 2.0 < sheet.residuals.rms / (sheet.limit / 2.58) < 4.0
+    assert "means of 3 × 3 pixels" in page and any("means of 3 × 3 pixels" in title for title in titles)
 
 
 def test_a_flat_raster_and_one_that_agrees_to_the_bit_are_shown():
