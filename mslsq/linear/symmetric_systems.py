@@ -63,7 +63,9 @@ class StoredSystem(DampedSystem):
 
     def factor(self, values: Values) -> Tensor:
         factor, definite, _ = self.linear.factor_of_step(values)
-        return factor if bool(definite.all()) else torch.where(definite[:, None], factor, torch.nan)
+        # A copy costs less than asking a device.
+        is_whole = factor.device.type == "cpu" and bool(definite.all())
+        return factor if is_whole else torch.where(definite[:, None], factor, torch.nan)
 
     def solve(self, factor: Tensor, rhs: Vectors) -> Vectors:
         missing = factor[:, :1, None].isnan()

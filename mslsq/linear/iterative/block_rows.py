@@ -6,7 +6,7 @@ one after the other in a flat (batch, values). Memory is linear in the number of
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from mslsq.kernels import Kernel, run_on
 from mslsq.linear.block_products import Matrices, Vectors, repeats
 from mslsq.linear.iterative.block_inverse import BlockInverse
 from mslsq.linear.iterative.linear_operators import Operator, damped
+from mslsq.linear.memo import Memo
 from mslsq.linear.operator_plan import OperatorPlan, on_device
 
 _by_jacobian = Kernel("jacobian_product", "nnnTnnnnnlTT")
@@ -77,6 +78,8 @@ class BlockRows:
     """Of a Hessian's blocks: those of a term whose lanes share their variables have been added up to one."""
     twice: tuple[tuple[Twice, ...], ...]
     """Per term."""
+    memo: Memo = field(default_factory=Memo, repr=False)
+    """What solves have found about these blocks."""
 
     def squared_column_norms(self, values: Matrices) -> Float[Tensor, "batch columns"]:
         """The diagonal of JᵀJ."""

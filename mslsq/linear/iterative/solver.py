@@ -13,7 +13,7 @@ from mslsq.kernels import run_on
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.differentiable_inverse import constant_inverse
 from mslsq.linear.independent_kinds import EliminationError, blocks_of, kinds_to_eliminate
-from mslsq.linear.iterative.accurate import Accurate, random_rhs, solve_accurately
+from mslsq.linear.iterative.accurate import Accurate, Foreseen, random_rhs, solve_accurately
 from mslsq.linear.iterative.allowance import DEEPEST, Allowance, Spent
 from mslsq.linear.iterative.block_rows import BlockRows, HessianBlocks, JacobianBlocks
 from mslsq.linear.iterative.conjugate_gradients import always
@@ -226,16 +226,21 @@ class ConjugateGradient(LinearSolver):
     ) -> Float[Tensor, "batch columns k"]:
         """(JᵀJ + diag(damping))⁻¹ rhs from the blocks of J, as accurately as for derivatives; NaN where the residual
         stays too large."""
-        operator = JacobianBlocks(jacobian, damping, already_bound(self.rows).jacobian, False)
-        tried = solve_accurately(operator, rhs.mT.flatten(0, 1), self._most_iterations(rhs.shape[1]))
+        rows = already_bound(self.rows)
+        operator = JacobianBlocks(jacobian, damping, rows.jacobian, False)
+        given = operator, rhs.mT.flatten(0, 1), self._most_iterations(rhs.shape[1])
+        tried = solve_accurately(*given, rows.memo.once("damped solves", Foreseen), self.asks)
         return _trusted(tried, jacobian, rhs)
 
     def _solve_accurately(self, matrix: Values, rhs: Vectors) -> Accurate:
         if self.rows is not None:
             operator: Operator = HessianBlocks(matrix, None, self.rows.hessian, False)
+            memo = self.rows.memo
         else:
             operator = Formed(matrix, None, FormedPlan.of(self._structure), False)
-        return solve_accurately(operator, rhs, self._most_iterations(rhs.shape[1]))
+            memo = self._structure.memo
+        foreseen = memo.once("accurate solves", Foreseen)
+        return solve_accurately(operator, rhs, self._most_iterations(rhs.shape[1]), foreseen, self.asks)
 
     def _most_iterations(self, columns: int) -> int:
         return max(self.max_iterations, min(2 * columns, 20_000))
