@@ -171,7 +171,9 @@ class Together(Ranks):
             )
         if code == INTERRUPTED:
             self._interrupt_is_pending = False
-            raise InterruptedElsewhere
+            raise InterruptedElsewhere(
+                f"Rank {self.rank}: Ctrl-C on one of the {self.count} ranks has ended the solve on all."
+            )
         if most != -least:
             raise RanksDifferError(
                 f"Rank {self.rank} wants to exchange {abs(kind)} numbers, other ranks between {abs(least)} and "

@@ -98,6 +98,31 @@ def failures() -> Any:
     def solved(callback: Any, **more: Any) -> mslsq.Solution:
         return distributed.solve(own, START, holds="part", solver=mslsq.LevenbergMarquardt(callback=callback, **more))
 
+    class Quietly(mslsq.LevenbergMarquardt):
+        """SIGINT in the third step, which nothing looks at."""
+
+        def propose(self, *args: Any, **options: Any) -> Any:
+            proposed.append(None)
+            if rank() == 1 and len(proposed) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().propose(*args, **options)
+
+    class Planned(mslsq.CostFunction):
+        """SIGINT before the first step of a plan that is known."""
+
+        def residual(self, p: Tensor, t: Tensor, y: Tensor) -> Tensor:
+            if rank() == 1 and "SIGNALS" in os.environ:
+                del os.environ["SIGNALS"]
+                os.kill(os.getpid(), signal.SIGINT)
+            return p[0] * torch.exp(-p[1] * t) + p[2] - y
+
+    proposed: list[None] = []
+    quietly = distributed.solve(own, START, holds="part", solver=Quietly(trace="never", on_interrupt="return"))
+    samples_of_rank = [x[100 * rank() : 100 * rank() + 100] for x in samples(200)]
+    known = mslsq.Problem(Planned(PARAMETERS, t=samples_of_rank[0], y=samples_of_rank[1]))
+    distributed.solve(known, START, holds="part")
+    os.environ["SIGNALS"] = "1"
+    early = said(lambda: distributed.solve(known, START, holds="part"))
     interrupted = solved(interrupts, on_interrupt="return")
     signalled = solved(signals, on_interrupt="return")
     stopped = solved(stops)
@@ -106,6 +131,8 @@ def failures() -> Any:
     return {
         "nan": [int(nan.status), int(nan.num_steps)],
         "raises": said(lambda: solved(raises)),
+        "quietly": [int(quietly.status), int(quietly.num_steps)],
+        "early": early,
         "missing": missing,
         "interrupted": [int(interrupted.status), int(interrupted.num_steps), interrupted.value["p"].tolist()],
         "signalled": [int(signalled.status), int(signalled.num_steps)],

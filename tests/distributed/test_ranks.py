@@ -170,6 +170,8 @@ def test_an_interrupt_of_one_rank_ends_all_at_the_same_step(both):
         assert rank["interrupted"][:2] == [Status.INTERRUPTED, 2]
         assert rank["signalled"] == [Status.INTERRUPTED, 2]
         assert rank["raised"][0] == "SolveInterrupted"
+        assert rank["quietly"] == [Status.INTERRUPTED, 2]  # without a callback nothing is exchanged between steps
+        assert rank["early"][0] == "InterruptedElsewhere" and "Ctrl-C on one of the 2 ranks" in rank["early"][1]
     assert first["interrupted"] == second["interrupted"]
 
 
