@@ -12,6 +12,7 @@ from torch import Tensor
 from mslsq.adjoint.function import Call, with_batch_axis
 from mslsq.adjoint.outputs import Answer, Attached
 from mslsq.levels import belongs_to, constant
+from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.private import transforms_are_active
@@ -20,6 +21,9 @@ from mslsq.solvers.box import Landing, box_of, on_bounds
 from mslsq.solvers.choices import linear_solver_of
 from mslsq.solvers.second_order import written_system
 from mslsq.tracing.recording import Recorded
+
+COST = "cost"
+"""The name of its graph."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +113,7 @@ class Attachment:
         time for 1024 fits."""
         if transforms_are_active():
             return linearizer.linearize
-        name = f"linearization, {type(linearizer.linear_solver).__name__}"
+        name = linearization_name(linearizer.linear_solver)
         graph = self.recorded(name, linearizer.linearize, self.answer.values, inputs)
         return linearizer.linearize if graph is None else graph.differentiable
 
@@ -117,7 +121,7 @@ class Attachment:
         """`linearizer.cost`, from a recorded graph where `linearization` has one, too."""
         if transforms_are_active():
             return linearizer.cost
-        graph = self.recorded("cost", linearizer.cost, self.answer.values, inputs)
+        graph = self.recorded(COST, linearizer.cost, self.answer.values, inputs)
         return linearizer.cost if graph is None else graph.differentiable
 
     @property
@@ -192,6 +196,11 @@ class Attachment:
         cost = torch.where(self.failed, 0, cost)
         multipliers = {name: marked(x, per_entry(self.failed, x), fill, 0.0) for name, x in multipliers.items()}
         return Attached(attached, marked(answer.cost + (cost - constant(cost)), self.failed, fill, 0.0), multipliers)
+
+
+def linearization_name(linear: LinearSolver) -> str:
+    """Of the graph of the linearization for steps that this linear solver takes."""
+    return f"linearization, {type(linear).__name__}"
 
 
 def attachment_of(call: Call, start: Values, inputs: tuple[Inputs, ...], bounds: Inputs, answer: Answer) -> Attachment:

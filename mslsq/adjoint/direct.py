@@ -114,10 +114,9 @@ class DirectDerivatives:
         adjoint = Implicit() if adjoint is None else adjoint
         if type(adjoint) is not Implicit or adjoint.hessian != "exact" or adjoint.gauge != "error":
             return None
-        system = replace(task.system, terms=tuple(map(_without_code, task.system.terms)), key=None)
-        own = replace(task, system=system, trust=None, cache=PlanCache())
+        own = without_code(task)
         linear = linear_solver_of(task, plan)
-        linearizer = plan.linearizer(system, task.batch, task.batched, linear, differentiable=True)
+        linearizer = plan.linearizer(own.system, task.batch, task.batched, linear, differentiable=True)
         return DirectDerivatives(adjoint, Call(own, (), adjoint, Made(plan)), linearizer)
 
     def ends(self, starts: Values, inputs: tuple[Inputs, ...], is_whole: bool) -> DirectEnds | None:
@@ -207,7 +206,7 @@ class DirectDerivatives:
             return None
         factor, residual = found
         answer = Answer.of_minimum(point.values, point.cost, factor, residual)
-        given = tuple(map(_views, inputs))
+        given = tuple(map(views, inputs))
         attachment = Attachment(self.call, self.linearizer, starts, given, {}, answer, self._written())
         if not attachment.is_kept:
             return None
@@ -218,7 +217,7 @@ class DirectDerivatives:
     def missing(self, values: Values, cost: Tensor, inputs: tuple[Inputs, ...]) -> Differentiated:
         """The point where a solve was interrupted: its derivatives are what `Implicit.failed` says."""
         fill = torch.nan if self.adjoint.failed == "nan" else 0.0
-        wanted = [x for given in map(_views, inputs) for x in given.values() if x.requires_grad]
+        wanted = [x for given in map(views, inputs) for x in given.values() if x.requires_grad]
         *found, cost = _Missing.apply(fill, len(values) + 1, *values, cost, *wanted)
         return Differentiated(Attached(tuple(found), cost), torch.full_like(cost, torch.nan))
 
@@ -249,13 +248,19 @@ class _Missing(torch.autograd.Function):
         return (*(None for _ in range(2 + ctx.count)), *(torch.full_like(x, ctx.fill) for x in ctx.like))
 
 
-def _views(inputs: Inputs) -> dict[str, Tensor]:
+def views(inputs: Inputs) -> dict[str, Tensor]:
     """Views of leaves: `Function.apply` would wait for ever for another thread that makes their accumulators
     (`limit`)."""
     return {name: x.view_as(x) if x.requires_grad and x.is_leaf else x for name, x in inputs.items()}
 
 
-def _without_code(term: Term) -> Term:
+def without_code(task: Task) -> Task:
+    """The task without what the user wrote, and without what it has found."""
+    system = replace(task.system, terms=tuple(map(_of_term, task.system.terms)), key=None)
+    return replace(task, system=system, trust=None, cache=PlanCache())
+
+
+def _of_term(term: Term) -> Term:
     """The term without what the user wrote: programs stand for it."""
     nothing: dict[str, Any] = dict.fromkeys(
         (

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mslsq.adjoint import Adjoint, Implicit
 from mslsq.adjoint.direct import Differentiated, DirectDerivatives, DirectEnds
+from mslsq.adjoint.direct_steps import DirectSteps
 from mslsq.adjoint.minimum import Point
 from mslsq.front.statement import Solved, Statement, heed_interrupt
 from mslsq.linearize.blocks import Values
@@ -29,6 +30,7 @@ from mslsq.solvers.choices import is_watched
 from mslsq.solvers.native_loop import Ended
 from mslsq.solvers.planning import planned
 from mslsq.solvers.short_loop import ShortLoop, Stepped
+from mslsq.solvers.task import Task
 from mslsq.solvers.whole_solves import program_in_use
 from mslsq.solvers.witness import Witness
 from mslsq.tracing.reading.values import TENSORS
@@ -66,7 +68,7 @@ class Direct:
     """... and is the first of these tensors the value in the form of the start?"""
     loop: ShortLoop | None
     """Around recorded steps, where there is no such program."""
-    derivatives: DirectDerivatives | None = None
+    derivatives: DirectDerivatives | DirectSteps | None = None
     """How they are attached to what the program finds; None where solves with derivatives go another way."""
 
     @staticmethod
@@ -98,7 +100,7 @@ class Direct:
     def with_derivatives(self, solved: Solved, adjoint: Adjoint | None) -> "Direct":
         """The same, which attaches derivatives, too."""
         task = solved.statement.task(self.solver)
-        return replace(self, derivatives=DirectDerivatives.of(adjoint, task, self.plan))
+        return replace(self, derivatives=_derivatives_of(adjoint, task, self.plan))
 
     def found(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
         """The solution; None where it takes more: derivatives that it may not have, a word of warning, or what is
@@ -113,6 +115,8 @@ class Direct:
             program = None
         if takes_more(starts, inputs):
             derivatives = self.derivatives
+            if isinstance(derivatives, DirectSteps):
+                return self._unrolled(derivatives, starts, inputs)
             ends = None if derivatives is None else derivatives.ends(starts, inputs, is_whole=program is not None)
             if ends is None:
                 return None
@@ -138,7 +142,7 @@ class Direct:
         inputs: tuple[dict[str, Tensor], ...],
     ) -> Found | None:
         """What the program has found, with derivatives; None where it may have none."""
-        assert self.derivatives is not None  # there are programs of them
+        assert isinstance(self.derivatives, DirectDerivatives)  # there are programs of them
         values = tuple([x.view(start.shape) for x, start in zip(found.values, starts, strict=True)])
         structure, given = self.plan.structure, None
         if found.interrupted:
@@ -168,7 +172,7 @@ class Direct:
         if found is None:
             return None
         stepped, model = found
-        assert self.derivatives is not None  # there are ends
+        assert isinstance(self.derivatives, DirectDerivatives)  # there are ends
         given = None
         if stepped.interrupted:
             given = self.derivatives.missing(stepped.values, model.cost, inputs)
@@ -180,6 +184,25 @@ class Direct:
             return None
         return Found(self._attached(given, stepped.fields), stepped.values, starts, stepped.interrupted)
 
+    def _unrolled(
+        self, derivatives: DirectSteps, starts: Values, inputs: tuple[dict[str, Tensor], ...]
+    ) -> Found | None:
+        """What recorded steps find, differentiated as steps; None where it takes more."""
+        if self.loop is None or not derivatives.is_known:
+            return None
+        plain = [{name: x.detach() for name, x in own.items()} for own in inputs]
+        found = self.loop.solve_keeping_steps(tuple([x.detach() for x in starts]), tuple(plain))
+        if found is None:
+            return None
+        stepped, cost, trajectory = found
+        given = derivatives.differentiated(stepped.values, cost, trajectory, starts, inputs)
+        if given is None:
+            return None
+        solution = self._attached(
+            given, lambda: {**stepped.fields(), "differentiable": torch.tensor(True, device="cpu")}
+        )
+        return Found(solution, stepped.values, starts, stepped.interrupted)
+
     def _found_by_steps(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
         if self.loop is None:
             return None
@@ -189,6 +212,11 @@ class Direct:
     def _found(self, found: Stepped | Ended | Called, starts: Values) -> Found:
         value = self.in_users_form(tuple([x[0] for x in found.values]))
         return Found(completed(value, found.fields), found.values, starts, found.interrupted)
+
+
+def _derivatives_of(adjoint: Adjoint | None, task: Task, plan: Plan) -> DirectDerivatives | DirectSteps | None:
+    steps = DirectSteps.of(adjoint, task, plan)
+    return DirectDerivatives.of(adjoint, task, plan) if steps is None else steps
 
 
 def solved_shortly(statement: Statement, solver: Solver | None, adjoint: Adjoint | None) -> Solved | None:

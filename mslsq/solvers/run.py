@@ -128,7 +128,7 @@ def _solved(
             if stepped is not None:
                 ended, methods = stepped
                 why = Status.INTERRUPTED if ended.interrupted else None
-                trajectory = _trajectory_of(ended, methods) if methods else ()
+                trajectory = trajectory_of(ended, methods) if methods else ()
         if ended is None:
             batch = Batch(task, plan, linearizer, prepared, inputs, witness, native, differentiated)
             saved = Saved.of(task, values, inputs, box)
@@ -270,7 +270,7 @@ def _stepped(
     trajectory: Trajectory | tuple[()] = ()
     if keep_trajectory and methods:
         accepted = torch.stack([record.accepted for record in records[1:]], 1)
-        trajectory = _trajectory(accepted, methods, asks)
+        trajectory = trajectory_by(accepted, methods, asks)
     return ended, trajectory, why, None if batch.task.pinned is not None else remaining.disagrees()
 
 
@@ -302,12 +302,12 @@ def history_of(records: list[Record], num_steps: Tensor, max_steps: int) -> Hist
     return History.read_later(lambda: columns, columns[0][:, 0], max_steps)
 
 
-def _trajectory_of(ended: Ended, methods: Methods) -> Trajectory:
-    """The steps of one problem that it accepted, stacked."""
-    return _trajectory(ended.history.accepted[:, 1 : 1 + len(methods)], methods, asks=True)
+def trajectory_of(ended: Ended, methods: Methods) -> Trajectory:
+    """The steps of one problem that it accepted, stacked; there is at least one step."""
+    return trajectory_by(ended.history.accepted[:, 1 : 1 + len(methods)], methods, asks=True)
 
 
-def _trajectory(accepted: Tensor, methods: Methods, asks: bool) -> Trajectory:
+def trajectory_by(accepted: Tensor, methods: Methods, asks: bool) -> Trajectory:
     """The steps that at least one problem accepted, stacked; all of them where it may not be asked which these are.
     `accepted` is (batch, steps)."""
     useful = accepted.any(0).nonzero()[:, 0] if asks else slice(None)

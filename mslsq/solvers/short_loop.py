@@ -4,9 +4,10 @@ A pose graph of ten poses takes 50 µs for its start; the loop of `solvers.run`,
 a solution is made of take 500.
 """
 
+import functools
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from jaxtyping import Float
@@ -23,9 +24,9 @@ from mslsq.solution import History, Status
 from mslsq.solvers.called_loop import Called, CalledLoop
 from mslsq.solvers.choices import creep_of, is_small_and_dense, is_watched, linear_solver_of, linearizer_of
 from mslsq.solvers.native_loop import Ended, NativeLoop
-from mslsq.solvers.run import history_of
+from mslsq.solvers.run import Trajectory, history_of, trajectory_by, trajectory_of
 from mslsq.solvers.solver import Creep, Solver
-from mslsq.solvers.state import NUM_EVALUATIONS, NUM_STEPS, STATUS, Record
+from mslsq.solvers.state import ACCURACY, NUM_EVALUATIONS, NUM_STEPS, STATUS, Record
 from mslsq.solvers.task import Task
 from mslsq.tracing.recording import Recorded
 
@@ -159,12 +160,37 @@ class ShortLoop:
         stepped, (cost, _, matrix, _) = found
         return stepped, Model(prepared, cost, matrix)
 
-    def _solved_by_calls(self, values: Values, inputs: tuple[Inputs, ...]) -> Called | None:
+    def solve_keeping_steps(
+        self, values: Values, inputs: tuple[Inputs, ...]
+    ) -> tuple[Stepped | Called, Tensor, Trajectory | tuple[()]] | None:
+        """The same with the cost, and with what its steps can be taken again from: none of them is bent."""
+        start = self._start()
+        if start is None:
+            called = self._solved_by_calls(values, inputs, keep_methods=True)
+            if called is None:
+                return None
+            return called, called.ended.cost, trajectory_of(called.ended, called.methods) if called.methods else ()
+        kind, states = method_of(self.solver), []
+        if kind is None:
+            return None
+        with torch.no_grad(), without_saved_tensor_hooks():
+            found = self._by_graphs(start, values, [x for own in self._prepared(inputs) for x in own.values()], states)
+        if found is None:
+            return None
+        stepped, (cost, *_) = found
+        if not states:
+            return stepped, cost, ()
+        first = len(values) + len(Linearization._fields)
+        methods = [(state[ACCURACY], kind(*state[first:STATUS])) for state in states]
+        accepted = torch.stack([record.accepted for record in stepped.records[1 : 1 + len(methods)]], 1)
+        return stepped, cost, trajectory_by(accepted, methods[: accepted.shape[1]], asks=True)
+
+    def _solved_by_calls(self, values: Values, inputs: tuple[Inputs, ...], keep_methods: bool = False) -> Called | None:
         if self.called is None or self._is_due:
             return None
         begin = time.perf_counter()
         with torch.no_grad(), without_saved_tensor_hooks():
-            found = self.called.solve(values, self._prepared(inputs))
+            found = self.called.solve(values, self._prepared(inputs), keep_methods)
         note_seconds(self.plan, time.perf_counter() - begin)
         return found
 
@@ -183,9 +209,11 @@ class ShortLoop:
     def _prepared(self, inputs: tuple[Inputs, ...]) -> TermInputs:
         return tuple([layout.prepared(given) for layout, given in zip(self.layouts, inputs, strict=True)])
 
-    def _by_graphs(self, start: Recorded, values: Values, given: list[Tensor]) -> tuple[Stepped, Linearization] | None:
+    def _by_graphs(
+        self, start: Recorded, values: Values, given: list[Tensor], states: list[list[Tensor]] | None = None
+    ) -> tuple[Stepped, Linearization] | None:
         """`solve` by what is recorded as graphs, from the inputs in the layout of the lanes, with the last
-        linearization."""
+        linearization. With `states` the state before every step is put there, and none is bent."""
         execution, most = self.plan.execution, self.solver.max_steps
         begin = time.perf_counter()
         outputs = [start.flat([*[x.contiguous() for x in values], *given])]
@@ -198,7 +226,8 @@ class ShortLoop:
             step = execution.known("step", self.solver.execution)
             if step is None:
                 return None
-            interrupted = self._advance(outputs, step, given, self._creep_place(len(values)))
+            place = self._creep_place(len(values)) if states is None else None
+            interrupted = self._advance(outputs, step, given, place, states)
             if interrupted is None:
                 return None
         found = outputs[-1][: len(values)]
@@ -231,7 +260,12 @@ class ShortLoop:
         return self.creep is not None and float(number) >= self.creep.count
 
     def _advance(
-        self, outputs: list[list[Tensor]], step: Recorded, given: list[Tensor], creep_place: int | None
+        self,
+        outputs: list[list[Tensor]],
+        step: Recorded,
+        given: list[Tensor],
+        creep_place: int | None,
+        states: list[list[Tensor]] | None,
     ) -> bool | None:
         """Take steps to the end; was it interrupted? None where it takes bent steps, which are not recorded."""
         begin = None
@@ -246,7 +280,10 @@ class ShortLoop:
                     if bent is None:
                         return None
                     step, creep_place = bent, None
-                outputs.append(step.flat([*outputs[-1][:-_OF_RECORD], *given]))
+                state = outputs[-1][:-_OF_RECORD]
+                outputs.append(step.flat([*state, *given]))
+                if states is not None:
+                    states.append(state)
                 outputs[-2] = outputs[-2][-_OF_RECORD:]  # of states the last is enough
                 if not _is_running(outputs[-1]):
                     break
@@ -256,6 +293,20 @@ class ShortLoop:
         if begin is not None:
             note_seconds(self.plan, time.perf_counter() - begin)
         return False
+
+
+@functools.cache
+def _method_of(kind: type[Solver]) -> Any:
+    try:
+        found = get_type_hints(kind.start).get("return")
+    except NameError:  # of a user's own solver
+        return None
+    return found if hasattr(found, "_fields") else None
+
+
+def method_of(solver: Solver) -> Any:
+    """The class of a method's state; None where the solver does not say it."""
+    return _method_of(type(solver))
 
 
 def _is_running(output: list[Tensor]) -> bool:

@@ -10,7 +10,7 @@ from mslsq.linearize.linearizer import Linearization
 from mslsq.solvers.box import Box
 from mslsq.solvers.solver import MethodState
 
-STATUS, NUM_STEPS, NUM_EVALUATIONS = -6, -5, -4
+STATUS, NUM_STEPS, NUM_EVALUATIONS, ACCURACY = -6, -5, -4, -3
 """Places in `State.flat`, of a state without bounds."""
 
 
