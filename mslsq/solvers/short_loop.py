@@ -163,8 +163,9 @@ class ShortLoop:
     def solve_keeping_steps(
         self, values: Values, inputs: tuple[Inputs, ...]
     ) -> tuple[Stepped | Called, Tensor, Trajectory | tuple[()]] | None:
-        """The same with the cost, and with what its steps can be taken again from: none of them is bent."""
-        start = self._start()
+        """The same with the cost, and with what its steps can be taken again from: none of them is bent. A program of
+        the whole solve leaves no steps, and is not waited for."""
+        start = self.plan.execution.known("start", self.solver.execution)
         if start is None:
             called = self._solved_by_calls(values, inputs, keep_methods=True)
             if called is None:
@@ -186,7 +187,7 @@ class ShortLoop:
         return stepped, cost, trajectory_by(accepted, methods[: accepted.shape[1]], asks=True)
 
     def _solved_by_calls(self, values: Values, inputs: tuple[Inputs, ...], keep_methods: bool = False) -> Called | None:
-        if self.called is None or self._is_due:
+        if self.called is None or (self._is_due and not keep_methods):
             return None
         begin = time.perf_counter()
         with torch.no_grad(), without_saved_tensor_hooks():

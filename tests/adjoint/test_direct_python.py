@@ -10,6 +10,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq.front import repeated_problem, solve
+from mslsq.solvers.whole_solves import SolveProspect
 
 F64 = torch.float64
 T = torch.linspace(0, 2, 15, dtype=F64, device="cpu")
@@ -125,3 +126,12 @@ def test_a_problem_without_a_derivative_is_stated_and_says_so(answers: list[bool
     assert states and not answers[-1]
     (gradient,) = torch.autograd.grad(value.sum(), y)
     assert gradient.isnan().all()
+
+
+def test_steps_are_not_held_up_by_a_program_of_the_whole_solve(answers: list[bool], monkeypatch: pytest.MonkeyPatch):
+    """Which leaves no steps, and is never begun by solves that are differentiated so."""
+    monkeypatch.setattr(SolveProspect, "is_due", True)
+    stated = problem()
+    for k in range(5):
+        derivatives(stated, data(k), RECORDED, mslsq.Unrolled())
+    assert answers[-1]
