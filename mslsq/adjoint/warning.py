@@ -90,7 +90,9 @@ def _warn_about_minimum(num_kinked: int, num_stopped: int, num_problems: int) ->
     if num_kinked:
         reasons.append(
             f"{_which(num_kinked, num_problems)} ended at a kink of the cost, where the gradient jumps (abs, max, "
-            "relu, a hinge, a bilinear field): make it smooth there, sqrt(x² + ε²) for |x|, softplus for relu"
+            "relu, a hinge, a bilinear field), or where it is nearly flat in some direction (variables that run to "
+            "infinity, or matter only together; numbers of float32): make it smooth there, sqrt(x² + ε²) for |x|, "
+            "softplus for relu, or hold such a variable"
         )
     if num_stopped:
         which = _which(num_stopped, num_problems)

@@ -117,11 +117,13 @@ def way_of(block: BlockTerm, values: Values, inputs: Inputs) -> Found:
         return found
     if _any_wrong(failures):
         check_deterministic(sample)
+    not_captured: CaptureError | None = None
     try:
         captured = captured_residual(block, values, inputs)
-    except CaptureError:
+    except CaptureError as error:
         if not reason and not _any_wrong(failures):
             raise
+        not_captured = error
     else:
         wrong = _any_wrong(failures)
         found = first_of(_modes(block, sample, Way(residual=captured)))
@@ -134,6 +136,9 @@ def way_of(block: BlockTerm, values: Values, inputs: Inputs) -> Found:
     found = first_of(_modes(block, sample, Way())) if reason else None
     if found is not None:
         return found
+    is_explained = _any_wrong(failures) or any(map(remedy, failures))
+    if not_captured is not None and not_captured.line is not None and not is_explained:
+        raise not_captured  # it names the line
     if not _any_wrong(failures):
         others = "Write it with other operations, or give the Jacobian yourself (jac=, or jacobians of a CostFunction)."
         # That a user's autograd.Function has no forward mode says nothing where reverse mode fails as well.

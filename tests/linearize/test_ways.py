@@ -383,3 +383,12 @@ def test_control_flow_operators_are_refused_with_what_to_write():
 
     with pytest.raises(UndifferentiableResidualError, match=r"'branches'.*'cond'.*torch\.where"):
         mslsq.least_squares(branches, torch.zeros(3, dtype=F64), (data(3),))
+
+
+def test_a_branch_beside_an_operator_that_is_rewritten_is_named_with_its_line():
+    def residual(p):
+        scaled = torch.nn.functional.layer_norm(p, p.shape)
+        return scaled * 2 if p[0] > 0 else scaled
+
+    with pytest.raises(mslsq.errors.CaptureError, match=r"(?s)if p\[0\] > 0 else scaled.*torch\.where"):
+        mslsq.least_squares(residual, torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64))

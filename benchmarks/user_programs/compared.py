@@ -1,0 +1,128 @@
+"""A program of a user: a residual, a start and data. Its solution must be a minimum to SciPy, and its derivative in the
+data that of differences; or it is refused by name."""
+
+import contextlib
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import scipy.optimize
+import torch
+from torch import Tensor
+
+import mslsq
+from mslsq import pytree
+
+F64 = torch.float64
+T = torch.linspace(0.1, 2, 20, dtype=F64)
+Y = 2 * torch.exp(-1.1 * T) + 0.3 + 0.02 * torch.sin(9 * T)
+P3 = torch.tensor([1.5, -0.8, 0.1], dtype=F64)
+P2 = torch.tensor([1.2, 0.7], dtype=F64)
+STEP = 1e-5
+
+
+@dataclass(frozen=True)
+class Program:
+    residual: Callable[..., Any]
+    start: Tensor
+    args: tuple[Any, ...]
+    has_derivative: bool
+    is_scipys: bool
+
+
+PROGRAMS: dict[str, Program] = {}
+
+
+def vector(*numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=F64)
+
+
+def case(start: Tensor, *args: Any, grad: bool = True, scipy: bool = True) -> Callable[[Any], Any]:
+    """Take a residual in; are its derivative in the last real argument (`grad`) and its minimum (`scipy`) compared?"""
+
+    def taken(residual: Callable[..., Any]) -> Callable[..., Any]:
+        PROGRAMS[residual.__name__] = Program(residual, start, args, grad, scipy)
+        return residual
+
+    return taken
+
+
+def numbers_of(output: Any) -> Tensor:
+    """A residual as one vector of real numbers."""
+    parts = [leaf.detach() for leaf in pytree.leaves(output)]
+    parts = [torch.view_as_real(part.resolve_conj()) if part.is_complex() else part for part in parts]
+    return torch.cat([part.double().reshape(-1) for part in parts])
+
+
+def judged(program: Program) -> str:
+    """What is to be looked at; empty where all agrees.
+
+    A gradient of NaN, and other minima, are told as well: models of which nothing better is to be had are among them.
+    """
+    solution = mslsq.least_squares(program.residual, program.start, program.args)
+    again = mslsq.least_squares(program.residual, program.start, program.args)
+    if not torch.allclose(solution.value, again.value, rtol=1e-6, atol=1e-8, equal_nan=True):
+        return "a second solve differs"
+    found = _judged_minimum(program, solution) if program.is_scipys else ""
+    return found or (_judged_derivative(program) if program.has_derivative else "")
+
+
+def _judged_minimum(program: Program, solution: Any) -> str:
+    def residual(p: Any) -> Any:
+        at = torch.tensor(p, dtype=program.start.dtype).reshape(program.start.shape)
+        return numbers_of(program.residual(at, *program.args)).numpy()
+
+    own = solution.value.detach().double().numpy().ravel()
+    cost = 0.5 * float((residual(own) ** 2).sum())
+    if abs(cost - float(solution.cost.detach())) > 1e-6 * (cost + 1e-9):
+        return f"a cost of {float(solution.cost.detach())}, which is {cost}"
+    nearby = _least_cost(residual, own)
+    if cost > nearby * (1 + 1e-5) + 1e-10:
+        return f"no minimum: {cost}, SciPy's from there {nearby}; status {int(solution.status)}"
+    least = _least_cost(residual, program.start.double().numpy().ravel())
+    return f"another minimum: {cost}, SciPy's {least}" if cost > least * (1 + 1e-5) + 1e-10 else ""
+
+
+def _least_cost(residual: Callable[[Any], Any], start: Any) -> float:
+    return float(scipy.optimize.least_squares(residual, start, xtol=1e-14, ftol=1e-14, gtol=1e-14).cost)
+
+
+def _judged_derivative(program: Program) -> str:
+    places = [n for n, x in enumerate(program.args) if isinstance(x, Tensor) and x.is_floating_point()]
+    if not places:
+        return ""
+    place = places[-1]
+    data = program.args[place]
+    along = torch.cos(1.3 * torch.arange(data.numel(), dtype=data.dtype) + 0.4).reshape(data.shape)
+    weights = torch.sin(0.7 * torch.arange(program.start.numel(), dtype=program.start.dtype) + 1)
+
+    def scalar(moved: Tensor) -> Tensor:
+        args = (*program.args[:place], moved, *program.args[place + 1 :])
+        return mslsq.least_squares(program.residual, program.start, args).value.reshape(-1) @ weights
+
+    leaf = data.clone().requires_grad_()
+    value = scalar(leaf)
+    if not value.requires_grad:
+        return ""  # the data have no part in the residual
+    slope = float((torch.autograd.grad(value, leaf)[0] * along).sum())
+    difference = float((scalar(data + STEP * along) - scalar(data - STEP * along)).detach()) / (2 * STEP)
+    if not abs(slope - difference) <= 2e-3 * (abs(difference) + 1e-3):
+        return f"a derivative of {slope}, of differences {difference}"
+    return ""
+
+
+def run(name: str) -> bool:
+    """Judge a program, and print what is to be looked at and what was said; did all agree?"""
+    started, said = time.process_time(), []
+    with warnings.catch_warnings(record=True) as seen, contextlib.suppress(KeyboardInterrupt):
+        warnings.simplefilter("always")
+        try:
+            said.append(judged(PROGRAMS[name]))
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+    print(f"{'look' if any(said) else 'ok':4} {time.process_time() - started:5.1f} s  {name}  {' '.join(said)}")
+    for message in sorted({f"{one.category.__name__}: {one.message}" for one in seen}):
+        print("       ", message[:300])
+    return not any(said)
