@@ -3,14 +3,16 @@
 Values are asked first, and most pairs are done with that. Where they are refused (a negative, another modality, a lamp
 that moved) the pair is searched for by the strength of edges, under the same tests of evidence. Where that is believed,
 values are asked once more from there, as they are and inverted: they are more accurate where they hold. And where
-values were believed but leave residuals that vary slowly over the map, light or a curve is between them, which biases
-the place by a pixel: then edges are asked from there.
+values were believed but a curve of values explains some of the residuals, which biases the place by a pixel, it is
+taken out (`mslsq.alignment.curves`). Where residuals vary slowly over the map even so, light is between them: then
+edges are asked from there.
 """
 
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from mslsq.alignment.curves import CURVED, curve_between, taken_along
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.evenness import unevenness
 from mslsq.alignment.linking import Linked, Linker
@@ -29,6 +31,9 @@ where a gain and a bias are all that is between two maps, 0.2 to 0.8 under a gam
 NEAR = 0.04
 """Of the reference's longer side: how far two metrics may put the corners apart and still mean one place."""
 
+CURVES = 3
+"""Are taken at most: each is seen where the one before it has moved the map."""
+
 CONTRADICTED = 3.0
 """Standard errors: values that are doubted and put the corners farther than this from where edges do, which are not
 sure, are not believed. (They were 1.3 and 2.7 px off, 5 and 10 standard errors.)"""
@@ -45,7 +50,7 @@ class Choice:
         by_values = self.linker.link(fixed, moving, initial)
         if not by_values.placed.status.ok:
             return by_values
-        share = self.unevenness(by_values)
+        by_values, share = self._along_a_curve(by_values)
         if share < UNEVEN:
             return by_values
         doubt = f"values leave residuals of which {share:.0%} vary slowly over the map, as light does"
@@ -62,6 +67,38 @@ class Choice:
         status = MapStatus.LOW_CORRELATION
         reason = f"{status.sentence} ({doubt[0].upper()}{doubt[1:]}, and {EDGES.words} puts it {apart:.1f} px away.)"
         return replace(by_values, placed=replace(by_values.placed, status=status, reason=reason))
+
+    def _along_a_curve(self, by_values: Linked) -> tuple[Linked, float]:
+        """Values once more from there, one map's taken along a curve to the other's where gain and bias leave one, and
+        how unevenly residuals are left; the same as before where that is not believed.
+
+        The curve is seen at the place that it moves, so it is taken again until that is less than a standard error;
+        what the last one moved is added to the error that is stated.
+        """
+        pair = by_values.fixed, by_values.moving
+        level, units = self.linker.finest(*pair), self.linker.units(*pair)
+        curve = curve_between(level, by_values.placed.estimate)
+        if curve is None or curve.explained < CURVED:
+            return by_values, unevenness(level, by_values.placed.estimate)
+        found, share, moved, explains = by_values, 1.0, 0.0, curve.explained
+        for _ in range(CURVES):
+            maps, changed = list(self.linker.maps), 0 if curve.of_fixed else 1
+            maps[pair[changed]] = taken_along(self.linker.map(pair[changed]), curve, *units[changed])
+            curved = replace(self.linker, maps=maps)
+            again = curved.link(*pair, found.transform, trusted=True)
+            if not again.placed.status.ok or self._apart(again, by_values) > NEAR * self._side(pair[0]):
+                return by_values, unevenness(level, by_values.placed.estimate)
+            share, moved = unevenness(curved.finest(*pair), again.placed.estimate), self._apart(again, found)
+            found = again
+            curve = curve_between(level, again.placed.estimate)
+            if moved < found.placed.corner_sigma or curve is None:
+                break
+        sigma = (found.placed.corner_sigma**2 + moved**2) ** 0.5
+        placed = replace(found.placed, value=by_values.placed.value, lead=by_values.placed.lead, corner_sigma=sigma)
+        placed = replace(placed, covariance=placed.covariance * (sigma / found.placed.corner_sigma) ** 2)
+        found = replace(found, placed=placed, gain=by_values.gain, bias=by_values.bias)
+        why = f" By values along a curve: it explains {explains:.0%} of what a gain and a bias leave."
+        return explained(found, why), share
 
     def second(self, fixed: int, moving: int, initial: Tensor | None = None) -> Linked:
         """By edges, for a pair whose values were refused; and by values from there, where they hold."""

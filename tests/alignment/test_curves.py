@@ -1,0 +1,73 @@
+"""A curve of values between two maps is taken out, where a gain and a bias leave one that pulls the place aside."""
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import torch
+
+from mslsq.alignment import align, models, synthetic
+from mslsq.alignment.curves import CURVED, curve_between, taken_along
+from mslsq.alignment.estimate import Estimate
+from mslsq.alignment.measures import corner_error
+from mslsq.alignment.pair_level import PairLevel
+from mslsq.alignment.prepared import Prepared
+from mslsq.alignment.pyramid import build
+
+SIZE = 128
+SAYS = "along a curve"
+
+
+def pair(name, change, noise=0.01):
+    """Two maps, the second of which is turned, shifted and changed in value."""
+    random = np.random.default_rng(3)
+    base, middle = synthetic.base_raster(name), (SIZE - 1) / 2
+    base = scipy.ndimage.gaussian_filter((base - base.min()) / np.ptp(base), 0.8)
+    c, s = np.cos(0.1), np.sin(0.1)
+    turned = np.array(
+        [[c, -s, middle - c * middle + s * middle + 4.3], [s, c, middle - s * middle - c * middle], [0, 0, 1]]
+    )
+    moving = synthetic.warp_from_base(base, (100, 90), turned, (SIZE, SIZE))
+    maps = [base[90 : 90 + SIZE, 100 : 100 + SIZE], change(np.clip(moving, 0, 1))]
+    return [torch.from_numpy(one + noise * random.standard_normal(one.shape)) for one in maps], torch.from_numpy(turned)
+
+
+@pytest.mark.parametrize(("name", "power"), [("coffee", 2.5), ("coffee", 0.4), ("gravel", 2.5)])
+def test_a_gamma_no_longer_pulls_the_place_aside(name, power):
+    maps, truth = pair(name, lambda values: values**power)
+    by_gain, found = (align(maps, model="se2", metric=metric) for metric in ("squared", "auto"))
+    plain, error = (corner_error(result.transforms[1], truth, SIZE, SIZE) for result in (by_gain, found))
+    assert SAYS in found.reasons[1] and found.metrics[1] == "squared"
+    assert error < 0.6 * plain and error < 4 * float(found.corner_sigma[1])
+    # The gain and the bias that are told are those that fit without the curve.
+    assert torch.allclose(found.gain, by_gain.gain) and torch.allclose(found.bias, by_gain.bias)
+
+
+def test_nothing_is_bent_between_maps_that_a_gain_and_a_bias_tell_apart():
+    maps, _ = pair("astronaut", lambda values: 0.2 + 1.3 * values)
+    plain, found = (align(maps, model="se2", metric=metric) for metric in ("squared", "auto"))
+    assert SAYS not in found.reasons[1] and torch.equal(plain.transforms, found.transforms)
+
+
+def level(reference, moving):
+    known = torch.ones(reference.shape[-2:], dtype=torch.bool)
+    one, other = (build(raster, known, 1, 0.0)[0] for raster in (reference, moving))
+    return PairLevel.of(one, other, models.Frame(reference.shape[-2], reference.shape[-1], reference), 0)
+
+
+def test_a_curve_is_that_of_the_values():
+    own = torch.rand(1, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    estimate = Estimate(torch.eye(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), "given")
+    curve = curve_between(level(own**3, own), estimate)
+    assert curve is not None and curve.explained > CURVED
+    given, expected = (own**3, own) if curve.of_fixed else (own, own**3)
+    assert ((curve(given) - expected).abs() > 0.03).double().mean() < 0.01
+    prepared = Prepared(2 * given + 1, torch.ones(64, 64, dtype=torch.bool), (2.0, 0.5))
+    bent = taken_along(prepared, curve, 1.0, 2.0)  # of what is 0 to 1 again in these units
+    assert torch.allclose(bent.values, curve(given))
+    assert bent.spread == pytest.approx(float(expected.std()), rel=0.05)
+
+
+def test_one_value_is_no_curve():
+    estimate = Estimate(torch.eye(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), "given")
+    values = torch.zeros(1, 64, 64, dtype=torch.float64)
+    assert curve_between(level(values, values), estimate) is None
