@@ -11,6 +11,8 @@ import truth_flat
 import truth_fourth
 import truth_lines
 import truth_second
+import truth_shared
+import truth_sixth
 import truth_third
 from truth_scenes import (
     LARGE,
@@ -147,6 +149,17 @@ WITHOUT_MATCH: dict[str, dict[str, Callable[[int, Random], Pair]]] = {
         "gauges": truth_fifth.gauges,
         "dishes": truth_fifth.dishes,
         "portholes": truth_fifth.portholes,
+        "frost": two_of(truth_sixth.frost),
+        "marbling": two_of(truth_sixth.marbling),
+        "fringes": two_of(truth_sixth.fringes),
+        "straws": two_of(truth_sixth.straws),
+        "orchard": two_of(truth_sixth.orchard),
+        "dies": two_of(truth_sixth.dies),
+        "stained": two_of(truth_sixth.stained),
+        "sponge": two_of(truth_sixth.sponge),
+        "showers": two_of(truth_sixth.showers),
+        "caustics": two_of(truth_sixth.caustics),
+        **truth_shared.SHARED,
     },
 }
 
@@ -226,6 +239,16 @@ SCENES: dict[str, dict[str, Callable[[int, Random], Raster]]] = {
         "parquet": truth_fourth.parquet,
         "isobars": truth_fourth.isobars,
         "pollen": truth_fourth.pollen,
+        "frost": truth_sixth.frost,
+        "marbling": truth_sixth.marbling,
+        "fringes": truth_sixth.fringes,
+        "straws": truth_sixth.straws,
+        "orchard": truth_sixth.orchard,
+        "dies": truth_sixth.dies,
+        "stained": truth_sixth.stained,
+        "sponge": truth_sixth.sponge,
+        "showers": truth_sixth.showers,
+        "caustics": truth_sixth.caustics,
     },
 }
 """Scenes of pairs with a match; the rasters are of 300 pixels and more."""
@@ -259,5 +282,7 @@ FINISHED: dict[str, Callable[[Raster], Raster]] = {
     "gears": truth_flat.eight_bits,
     "dominoes": truth_flat.eight_bits,
     "isobars": truth_flat.eight_bits,
+    "dies": truth_flat.eight_bits,
+    "showers": truth_flat.eight_bits,
 }
 """What makes flat areas flat again after a scene with a match is sampled; such pairs have no other noise."""
