@@ -21,7 +21,7 @@ def differences_figure(
     before: Float[np.ndarray, "h w"], after: Float[np.ndarray, "h w"], found: Coregistration, factor: int = 1
 ) -> Any:
     """dem - reference before and after, each in colours of its own range, with what was taken for changed outlined;
-    `factor` where both are means of so many pixels along a side."""
+    `factor` where both are means of blocks of that many pixels along a side."""
     figure = figure_of(11, 5)
     axes = figure.subplots(1, 2)
     for axis, values, title, of in zip(
