@@ -38,7 +38,7 @@ from torch import Tensor
 import mslsq
 from mslsq.datasets import read_bal, read_g2o, ring_graph
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+DATA = Path(os.environ.get("MSLSQ_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 REPEATS = 3
 NATIVE: dict[str, Any] = {"native": "wait"}
 REPLAYED: dict[str, Any] = {"trace": "always", "native": "never"}
@@ -145,7 +145,7 @@ def file_of(name: str) -> Path:
     for path in found:
         if path.exists():
             return path
-    raise FileNotFoundError(f"{name} is not beside the repository")
+    raise FileNotFoundError(f"{name} is not in {DATA} (beside the repository, or MSLSQ_DATA)")
 
 
 def solver(options: dict[str, Any], **more: Any) -> mslsq.LevenbergMarquardt:
