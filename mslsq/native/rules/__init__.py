@@ -15,6 +15,7 @@ from mslsq.native.rules import (
     scattering,
     softmax,
     special,
+    spectra,
     views,
     windows,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "scattering",
     "softmax",
     "special",
+    "spectra",
     "views",
     "windows",
 ]

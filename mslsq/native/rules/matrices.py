@@ -20,7 +20,7 @@ LARGEST_MATRIX = 6
 columns."""
 
 
-def _mapped(function: Callable[..., Any], *matrices: np.ndarray) -> list[np.ndarray]:
+def mapped(function: Callable[..., Any], *matrices: np.ndarray) -> list[np.ndarray]:
     """`function` of each matrix of batches, and its results stacked as those were."""
     batch = np.broadcast_shapes(*(x.shape[:-2] for x in matrices))
     wide = [np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in matrices]
@@ -78,7 +78,7 @@ def _(rec: Any, A: Any, mode: str = "reduced") -> list[Array]:
         return Qt[:kept].T, R[:kept]
 
     dtype = rec.node.meta["val"][0].dtype
-    Q, R = _mapped(factored, rec.scalars(A, dtype))
+    Q, R = mapped(factored, rec.scalars(A, dtype))
     return [rec.array(Q, dtype), rec.array(R, dtype)]
 
 
@@ -93,7 +93,7 @@ def _(rec: Any, A: Any) -> list[Any]:
         return sign, total([entry.apply("abs").apply("log") for entry in diagonal])
 
     dtype = rec.node.meta["val"][0].dtype
-    sign, size = _mapped(found, rec.scalars(A, dtype))
+    sign, size = mapped(found, rec.scalars(A, dtype))
     return [rec.array(sign, dtype), rec.array(size, dtype), None, None]
 
 
@@ -107,7 +107,7 @@ def _(rec: Any, A: Any, *, check_errors: bool = False) -> list[Array]:
         return _substituted(R, Qt, upper=True, unit=False), number_of(broken)
 
     values, info = rec.node.meta["val"]
-    found, broken = _mapped(inverse, rec.scalars(A, values.dtype))
+    found, broken = mapped(inverse, rec.scalars(A, values.dtype))
     return [rec.array(found, values.dtype), rec.array(broken, info.dtype)]
 
 
@@ -132,7 +132,7 @@ def _(rec: Any, A: Any, *, upper: bool = False, check_errors: bool = False) -> l
         return L.T if upper else L, number_of(broken)
 
     values, info = rec.node.meta["val"]
-    found, broken = _mapped(factored, rec.scalars(A, values.dtype))
+    found, broken = mapped(factored, rec.scalars(A, values.dtype))
     return [rec.array(found, values.dtype), rec.array(broken, info.dtype)]
 
 
@@ -143,7 +143,7 @@ def _(rec: Any, A: Any, B: Any, *, upper: bool, left: bool = True, unitriangular
             return (_substituted(T, b, upper, unitriangular),)
         return (_substituted(T.T, b.T, not upper, unitriangular).T,)
 
-    return rec.array(_mapped(solved, rec.scalars(A, rec.dtype), rec.scalars(B, rec.dtype))[0])
+    return rec.array(mapped(solved, rec.scalars(A, rec.dtype), rec.scalars(B, rec.dtype))[0])
 
 
 @rule("cholesky_solve")
@@ -152,7 +152,7 @@ def _(rec: Any, B: Any, L: Any, upper: bool = False) -> Array:
         lower = T.T if upper else T
         return (_substituted(lower.T, _substituted(lower, b, False, False), True, False),)
 
-    return rec.array(_mapped(solved, rec.scalars(L, rec.dtype), rec.scalars(B, rec.dtype))[0])
+    return rec.array(mapped(solved, rec.scalars(L, rec.dtype), rec.scalars(B, rec.dtype))[0])
 
 
 def _substituted(T: np.ndarray, B: np.ndarray, upper: bool, unit: bool) -> np.ndarray:
