@@ -10,7 +10,7 @@ from tests.solvers.test_whole_solves import (
     compare_hard_fits,
     test_a_jacobian_of_the_users_is_used,
     test_a_singular_problem_is_told_from_its_neighbours,
-    test_an_image_that_all_problems_share_is_looked_up,
+    test_an_image_of_each_problem_or_of_all_is_looked_up,
     test_bits_of_a_bounded_problem_do_not_depend_on_its_batch,
     test_bounds_are_met_in_the_same_steps,
     test_every_loss_takes_the_same_steps,
@@ -32,7 +32,7 @@ pytestmark = [NEEDS_COMPILER, pytest.mark.slow, pytest.mark.usefixtures("launche
 __all__ = [
     "test_a_jacobian_of_the_users_is_used",
     "test_a_singular_problem_is_told_from_its_neighbours",
-    "test_an_image_that_all_problems_share_is_looked_up",
+    "test_an_image_of_each_problem_or_of_all_is_looked_up",
     "test_bits_of_a_bounded_problem_do_not_depend_on_its_batch",
     "test_bounds_are_met_in_the_same_steps",
     "test_every_loss_takes_the_same_steps",
