@@ -55,7 +55,8 @@ _SENTENCES = {
     ),
     Status.NON_FINITE: (
         "Not converged: the residual or its Jacobian is NaN or infinite, or so large that its squares are, at the best "
-        "point known, or at every step tried. Look at the data of this problem and at its start, and at their units."
+        "point known, or at every step tried. Look at the data of this problem and at its start, and at their units. "
+        "In a native program what an index reads outside of its tensor is NaN, too (an error with native='never')."
     ),
     Status.STALLED: (
         "Stopped: no step decreases the cost at this precision, but none of the tolerances is met either. "

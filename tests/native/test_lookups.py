@@ -64,6 +64,15 @@ LOOKUPS: dict[str, Callable[[Tensor], Tensor]] = {
     "long search": lambda x: torch.bucketize(x[:3], torch.linspace(-1, 1, 100, dtype=x.dtype)) * x[:3],
     "long search from the right": lambda x: torch.bucketize(x, torch.arange(-9.0, 60, dtype=x.dtype), right=True) * x,
 }
+WRITES: dict[str, Callable[[Tensor], Tensor]] = {
+    "index_put": lambda x: x[:5].index_put((places(x[5:7], 5),), x[7:9]),
+    "index_put of more": lambda x: (
+        x[:6].reshape(2, 3).index_put((places(x[5:7], 2), -1 - places(x[6:8], 3)), x[:2], accumulate=True)
+    ),
+    "index_add": lambda x: x[:4].index_add(0, places(2 * x[4:9], 4), x[:5], alpha=2),
+    "histogram": lambda x: torch.zeros(4, dtype=x.dtype).scatter_add(0, places(2 * x, 4), x),
+    "scatter": lambda x: x[:6].reshape(2, 3).scatter(1, places(2 * x[2:4, None], 3), x[6:8, None]),
+}
 SAMPLED: dict[str, Callable[[Tensor], Tensor]] = {
     "grid_sample of constants": lambda x: sampled(MAP.to(x.dtype), x[:4] / 2),
     "grid_sample of unknowns": lambda x: sampled(x[:6].reshape(2, 3), x[5:9] / 2),
@@ -79,8 +88,9 @@ def points(dtype: torch.dtype) -> Tensor:
 def test_what_is_looked_up_has_the_values_and_derivatives_of_pytorch(dtype):
     x = points(dtype)
     assert not told(LOOKUPS, x, LOOKUPS, 1e-12 if dtype == F64 else 2e-5)
-    captured = {name: capture(f, (x[:, 0].clone(),), name=name) for name, f in SAMPLED.items()}
-    assert not told(captured, x, SAMPLED, 1e-12 if dtype == F64 else 2e-5)
+    functions = SAMPLED | WRITES
+    captured = {name: capture(f, (x[:, 0].clone(),), name=name) for name, f in functions.items()}
+    assert not told(captured, x, functions, 1e-12 if dtype == F64 else 2e-5)
 
 
 def test_nothing_is_read_outside_of_a_table():
@@ -99,6 +109,23 @@ def test_nothing_is_read_outside_of_a_table():
         expected = torch.stack([function(x).reshape(-1) for x in at[:, inside].T], -1)
         torch.testing.assert_close(found.residual[:, inside], expected, msg=name)
         assert found.residual[:, ~inside].isnan().all(), name
+
+
+def test_a_start_outside_of_a_table_is_said_to_be():
+    """Where a program answers, PyTorch's IndexError is told in the status."""
+
+    def residual(p: Tensor, table: Tensor) -> Tensor:
+        return interpolated(table, p[:1]) + table[p[1].long()]
+
+    def solved(place: float) -> mslsq.Solution:
+        solver = mslsq.LevenbergMarquardt(native="wait", max_steps=3)
+        start = torch.tensor([[0.2, place], [1.3, 1.0]], dtype=F64)
+        return mslsq.least_squares(residual, start, (TABLE,), in_dims=(0, None), solver=solver)
+
+    solved(2.0)
+    found = solved(9.0)
+    assert found.status.tolist()[0] == mslsq.Status.NON_FINITE and found.status.tolist()[1] != mslsq.Status.NON_FINITE
+    assert "an index reads outside of its tensor" in found.message()
 
 
 def test_second_derivatives_pass_through_tables():

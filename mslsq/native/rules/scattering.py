@@ -1,4 +1,4 @@
-"""Writes at constant places: `scatter`, `index_add` and the like, each as what it does to every entry."""
+"""Writes at constant and computed places: `scatter`, `index_add` and the like, each as what it does to every entry."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +11,9 @@ from mslsq.native.arrays import Array
 from mslsq.native.rules.registry import RULES, rule
 from mslsq.native.scalars import NotScalarError, Scalar
 
+LARGEST_WRITTEN = 1024
+"""Entries times numbers that are written at computed places: each is compared with each."""
+
 Join = Callable[[Scalar, Scalar], Scalar]
 
 
@@ -22,6 +25,32 @@ def _joined(rec: Any, x: Any, places: Any, source: Any, join: Join | None) -> Ar
     for place, one in zip(places, given, strict=True):
         flat[place] = one if join is None else join(flat[place], one)
     return rec.array(flat.reshape(entries.shape))
+
+
+def _joined_at(rec: Any, x: Any, axes: list[Array], source: np.ndarray, join: Join | None) -> Array:
+    """The same at computed places, one index for each axis of `x`: each entry is compared with each place. A place
+    outside, where PyTorch raises an error, makes NaN of all."""
+    entries = rec.moved(x, rec.dtype)
+    if not rec.dtype.is_floating_point or entries.size * source.size > LARGEST_WRITTEN:
+        raise NotScalarError(
+            f"an index that depends on values, to write {source.size:,} of {entries.size:,} numbers at"
+        )
+    indices = np.broadcast_arrays(*[rec.scalars(index, torch.int64) for index in axes])
+    strides = [int(np.prod(entries.shape[d + 1 :])) for d in range(entries.ndim)]
+    flat = list(entries.reshape(-1))
+    for one, *at in zip(source.reshape(-1), *[index.reshape(-1) for index in indices], strict=True):
+        place, within = None, None
+        for i, size, stride in zip(at, entries.shape, strides, strict=True):
+            part = i.is_below(0).choose(i + size, i) * stride
+            fits = i.is_at_least(-size).apply("and", i.is_below(size))
+            place, within = (part, fits) if place is None else (place + part, within.apply("and", fits))  # pyright: ignore
+        assert place is not None and within is not None
+        for k, entry in enumerate(flat):
+            written = one if join is None else join(entry, one)
+            flat[k] = within.choose(place.is_equal(k).choose(written, entry), np.nan)
+    result = np.empty(len(flat), dtype=object)
+    result[:] = flat
+    return rec.array(result.reshape(entries.shape))
 
 
 def _constant(index: Any) -> Tensor:
@@ -55,9 +84,15 @@ def _(rec: Any, x: Any, dim: int, index: Any, source: Any, reduce: str, *, inclu
 
 
 def _scattered(rec: Any, x: Any, dim: int, index: Any, source: Any, join: Join | None) -> Array:
-    index = _constant(index)
     if not rec.shape:
         raise NotScalarError("scatter into a scalar")
+    if isinstance(index, Array):
+        given = np.asarray(rec.moved(source, rec.dtype))
+        given = given[tuple(slice(n) for n in index.shape)] if given.ndim else np.broadcast_to(given, index.shape)
+        grids = [torch.arange(n, device="cpu") for n in index.shape]
+        axes: list[Any] = list(torch.meshgrid(*grids, indexing="ij"))
+        axes[dim % len(axes)] = index
+        return _joined_at(rec, x, axes, given, join)
     given = rec.moved(source, rec.dtype)
     given = given[tuple(slice(n) for n in index.shape)] if given.ndim else np.broadcast_to(given, tuple(index.shape))
     places = _numbered(rec.shape).gather(dim, index)
@@ -68,12 +103,19 @@ def _scattered(rec: Any, x: Any, dim: int, index: Any, source: Any, join: Join |
 def _(rec: Any, x: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Array:
     if not rec.shape:
         raise NotScalarError("index_add into a scalar")
+    if isinstance(index, Array) and len(rec.shape) == 1:
+        given = np.asarray(rec.moved(source, rec.dtype))
+        return _joined_at(rec, x, [index], given, lambda a, b: a + (b if alpha == 1 else b * alpha))
     places = _numbered(rec.shape).index_select(dim, _constant(index))
     return _joined(rec, x, places, source, lambda a, b: a + (b if alpha == 1 else b * alpha))
 
 
 @rule("index_put", "_unsafe_index_put")
 def _(rec: Any, x: Any, indices: list[Any], values: Any, accumulate: bool = False) -> Array:
+    if any(isinstance(index, Array) for index in indices) and len(indices) == len(rec.shape) and None not in indices:
+        shape = np.broadcast_shapes(*[tuple(index.shape) for index in indices])
+        own: Join | None = (lambda a, b: a + b) if accumulate else None
+        return _joined_at(rec, x, indices, np.broadcast_to(rec.moved(values, rec.dtype), shape), own)
     for index in indices:
         if index is not None:
             _constant(index)

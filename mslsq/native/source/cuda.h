@@ -62,6 +62,7 @@ static inline void store(real* x, V y) { *x = y; }
 
 static inline V missing_like(V) { return (real)__builtin_nan(""); }
 static inline I missing_like(I) { return -__LONG_MAX__ - 1; }
+static inline long missing_like(long) { return -__LONG_MAX__ - 1; }
 
 // Entries at computed places, `step` numbers apart; a thread has one lane, wherever that begins. A negative place is
 // outside: NaN, or the least integer.
