@@ -6,11 +6,14 @@ A kind that has been looked at belongs to "choose" for ever: the claim of a late
 from collections.abc import Callable
 
 import truth_claim
+import truth_eighth
 import truth_fifth
 import truth_flat
+import truth_forms
 import truth_fourth
 import truth_lines
 import truth_second
+import truth_seventh
 import truth_shared
 import truth_sixth
 import truth_third
@@ -118,6 +121,23 @@ WITHOUT_MATCH: dict[str, dict[str, Callable[[int, Random], Pair]]] = {
         "suns": two_of(truth_fourth.suns),
         "heads": two_of(truth_fourth.heads),
         "endoscopes": truth_fourth.endoscopes,
+        "coins": truth_fifth.coins,
+        "gauges": truth_fifth.gauges,
+        "dishes": truth_fifth.dishes,
+        "portholes": truth_fifth.portholes,
+        "irises": truth_forms.irises,
+        "wells": truth_forms.wells,
+        "framed": truth_forms.framed,
+        "cards": truth_forms.cards,
+        "binoculars": truth_forms.binoculars,
+        "moons": truth_seventh.moons,
+        "fans": truth_seventh.fans,
+        "signs": truth_seventh.signs,
+        "records": truth_seventh.records,
+        "wheels": truth_seventh.wheels,
+        "stamps": truth_seventh.stamps,
+        "scopes": truth_seventh.scopes,
+        "clocks": truth_seventh.clocks,
     },
     "claim": {
         "icons": two_of(truth_claim.icons),
@@ -145,10 +165,6 @@ WITHOUT_MATCH: dict[str, dict[str, Callable[[int, Random], Pair]]] = {
         "pollen": two_of(truth_fourth.pollen),
         "compressed": truth_fourth.compressed,
         "crossed": truth_fourth.crossed,
-        "coins": truth_fifth.coins,
-        "gauges": truth_fifth.gauges,
-        "dishes": truth_fifth.dishes,
-        "portholes": truth_fifth.portholes,
         "frost": two_of(truth_sixth.frost),
         "marbling": two_of(truth_sixth.marbling),
         "fringes": two_of(truth_sixth.fringes),
@@ -160,6 +176,11 @@ WITHOUT_MATCH: dict[str, dict[str, Callable[[int, Random], Pair]]] = {
         "showers": two_of(truth_sixth.showers),
         "caustics": two_of(truth_sixth.caustics),
         **truth_shared.SHARED,
+        "meals": truth_eighth.meals,
+        "tunnels": truth_eighth.tunnels,
+        "screens": truth_eighth.screens,
+        "labels": truth_eighth.labels,
+        "medals": truth_eighth.medals,
     },
 }
 
