@@ -138,6 +138,11 @@ WITHOUT_MATCH: dict[str, dict[str, Callable[[int, Random], Pair]]] = {
         "stamps": truth_seventh.stamps,
         "scopes": truth_seventh.scopes,
         "clocks": truth_seventh.clocks,
+        "meals": truth_eighth.meals,
+        "tunnels": truth_eighth.tunnels,
+        "screens": truth_eighth.screens,
+        "labels": truth_eighth.labels,
+        "medals": truth_eighth.medals,
     },
     "claim": {
         "icons": two_of(truth_claim.icons),
@@ -176,11 +181,6 @@ WITHOUT_MATCH: dict[str, dict[str, Callable[[int, Random], Pair]]] = {
         "showers": two_of(truth_sixth.showers),
         "caustics": two_of(truth_sixth.caustics),
         **truth_shared.SHARED,
-        "meals": truth_eighth.meals,
-        "tunnels": truth_eighth.tunnels,
-        "screens": truth_eighth.screens,
-        "labels": truth_eighth.labels,
-        "medals": truth_eighth.medals,
     },
 }
 
