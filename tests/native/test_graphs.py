@@ -105,13 +105,13 @@ def test_arithmetic_has_the_bits_of_pytorch():
 @pytest.mark.parametrize(
     ("function", "word"),
     [
-        (lambda x: x.topk(2).values, "topk"),
+        (lambda x: torch.linalg.matrix_exp(x[:4].reshape(2, 2)), "linalg_matrix_exp"),
         (lambda x: torch.div(x, 2, rounding_mode="floor").round(decimals=2) * x, "decimals"),
-        (lambda x: torch.linalg.eigvalsh(x[:4].reshape(2, 2)), "eigh"),
-        (lambda x: x[(x[0] * 2).long()] * x, "differentiated"),
-        (lambda x: (x * x)[(x[0] * 2).long()] * x, "what is computed"),
+        (lambda x: torch.linalg.eigvalsh(torch.outer(x, x)), "eigenvalues of 6 rows"),
+        (lambda x: (x > 0)[(x[0] * 2).long()] * x, "into booleans"),
+        (lambda x: (x * x).repeat(800)[(x[0] * 2).long()] * x, "into 4,800 numbers"),
         (lambda x: x.float() * 2, "rounds"),
-        (lambda x: torch.complex(x, x).abs(), "complex"),
+        (lambda x: torch.asin(torch.complex(x, x)).abs(), "asin of complex numbers"),
         (lambda x: x @ torch.ones(6, 9000, dtype=F64), "constant"),
         (lambda x: (x.long() // (x.long() + 2)) * x, "division of integers"),
     ],
