@@ -22,7 +22,7 @@ from mslsq.alignment.repeats import FAR_AHEAD, REPEATED, repeated
 from mslsq.alignment.result import MapStatus, Stage
 from mslsq.alignment.rivals import Standing
 from mslsq.alignment.uncertainty import corner_sigma, tangent_covariance
-from mslsq.alignment.weighing import VOTED_LEAD, Outgrown, Weighed, only_forms, weighed
+from mslsq.alignment.weighing import VOTED_LEAD, Outgrown, Weighed, weighed
 
 COARSE = 3
 """Halvings: where detail agrees on such a level alone, it is not noise that hides the finer one (averages of 64 pixels
@@ -141,11 +141,6 @@ def believed(
             contested = _repetition(pair, estimate, rivals)
         if contested is not None:
             doubt, precision = contested, None
-    if precision is not None:
-        better = None if outgrown is None else outgrown.misfit.warp
-        beside = only_forms(pair, estimate.matrix if better is None else better, weighing, precision[2])
-        if beside is not None:
-            doubt, precision = doubt or _by_forms(found, beside), None
     if doubt is not None:
         better = FITS if outgrown is None else outgrown.misfit
         return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision, better)
@@ -167,7 +162,11 @@ def _doubt(
     nothing)."""
     found = weighing.found
     if weighing.others is not None:
-        return _by_forms(found, weighing.others)
+        why = (
+            f"(The {found.blocks} strongest blocks may show one form that both maps have in common; the others agree "
+            f"by {weighing.others:.2f}.)"
+        )
+        return MapStatus.LOW_CORRELATION, why
     if estimate.ncc < weighing.min_ncc or not weighing.suffices:
         why = (
             f"(The best found, over an overlap of {estimate.overlap:.0%}, has {estimate.ncc:.2f}, and "
@@ -180,15 +179,6 @@ def _doubt(
     if leader is not None and leader.status in UNFINISHED and not (near and leader.status == mslsq.Status.MAX_STEPS):
         return MapStatus.NOT_CONVERGED, leader.status.sentence
     return None
-
-
-def _by_forms(found: Evidence, beside: float) -> tuple[MapStatus, str]:
-    """That what agrees may be forms that two scenes have in common, as what is beside them does not."""
-    why = (
-        f"(The {found.blocks} strongest blocks may show forms that both maps have in common; what is beside them "
-        f"agrees by {beside:.2f}.)"
-    )
-    return MapStatus.LOW_CORRELATION, why
 
 
 def _rivalry(standing: Standing | None, least: float) -> tuple[MapStatus, str] | None:

@@ -161,12 +161,9 @@ def _all_compared(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:
     return seen if seen.count >= ENOUGH else compared_in(level, matrix, SIDES[1])
 
 
-def compared_in(
-    level: PairLevel, matrix: Float[Tensor, "3 3"], side: int, among: Bool[Tensor, " n"] | None = None
-) -> Compared:
-    """The same of blocks of this side, of the samples of the overlap or `among` some of them."""
+def compared_in(level: PairLevel, matrix: Float[Tensor, "3 3"], side: int) -> Compared:
+    """The same of blocks of this side."""
     sampled, valid = level.look(matrix)
-    valid = valid if among is None else valid & among
     one, other = (values.T.reshape(-1, *level.grid) for values in (sampled, level.target))
     noise = partial(reliability, noises=(level.moving.noise, level.noise), stride=level.stride)
     return _compared(one, other, valid.reshape(level.grid), side, noise)

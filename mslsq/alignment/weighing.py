@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from jaxtyping import Float
-from torch import Tensor
-
 from mslsq.alignment.consensus import united
 from mslsq.alignment.drift import drift
 from mslsq.alignment.estimate import Estimate
@@ -19,8 +16,6 @@ from mslsq.alignment.misfit import Misfit
 from mslsq.alignment.models import MODELS
 from mslsq.alignment.options import Options
 from mslsq.alignment.pair_level import PairLevel
-from mslsq.alignment.remainder import AGREEING, MARGIN, OUTLINES, agree_everywhere, remainder
-from mslsq.alignment.remainder import ENOUGH as SHOWN
 from mslsq.alignment.rivals import Standing
 from mslsq.alignment.votes import elected, voting_level
 
@@ -37,10 +32,6 @@ at night on others, which have the most votes of all without a match (the halves
 FEW = 6.0
 """Blocks beyond the unknowns of the warp: fewer may all show one form that both scenes have in common. By edges other
 suns, slices of heads and pictures in one round field had 4.9 at most, each on another."""
-
-FEWEST, BARE = 3.0, 8.0
-"""The same, where nothing is seen beside forms, as noise hides it or as nothing is there: two suns without spots had
-1.2, two records 6.8."""
 
 OTHERS = 0.5
 """What the other blocks must agree by, then: it was 0.45 at most where one was left of such a form. Of 165 placements
@@ -76,7 +67,7 @@ class Weighed(NamedTuple):
     voted: bool = False
     """Is it the votes of blocks that speak for it?"""
     others: float | None = None
-    """Of forms that both maps have in common, how well the blocks agree that do not show them."""
+    """Of one form that both maps have in common, how well the blocks agree that do not show it."""
 
 
 def weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> Weighed:
@@ -132,28 +123,6 @@ def weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> Weighe
     if standing.lead >= VOTED_LEAD * asked and voted():
         return found._replace(suffices=True, min_ncc=by_votes, voted=True, others=None)
     return found
-
-
-def only_forms(pair: Pair, matrix: Float[Tensor, "3 3"], weighing: Weighed, off: float) -> float | None:
-    """What agrees beside the forms that both maps have in common, where that is too little; None where it is enough.
-    Where nothing is seen beside them, they must say enough by themselves. The maps have drifted by `off` pixels."""
-    if not (pair.options.searches and pair.options.metric.arcs):
-        return None
-    first = clear(pair.levels, pair.options.prefilter)
-    left = evidence(pair.levels[first], matrix).independent - weighing.unknowns
-    if left >= FEWEST and agree_everywhere(pair.levels[first], matrix):
-        return None
-    # Where maps have drifted by more than a form's margin, what is beside it does not lie on its like.
-    coarser = pair.levels[voting_level(pair.levels, first).index :]
-    level = next((level for level in coarser if off <= MARGIN * level.factor), pair.levels[-1])
-    beside, (least, most) = remainder(level, matrix), OUTLINES
-    if not least <= beside.covered < most:
-        return None
-    if beside.blocks >= SHOWN:
-        agrees = beside.agreement >= AGREEING[not pair.options.metric.values]
-    else:
-        agrees = left >= (FEWEST if beside.hidden >= SHOWN else BARE)
-    return None if agrees else beside.agreement
 
 
 def _beside_a_form(level: PairLevel, estimate: Estimate, unknowns: int, weighing: Weighed) -> Weighed:
