@@ -31,7 +31,7 @@ def constant(x: Tensor) -> Tensor:
 
 def floating(x: Any) -> Tensor:
     """A tensor of real numbers, as PyTorch makes of integers, or of a Python number beside a tensor."""
-    x = torch.as_tensor(x)
+    x = x if isinstance(x, Tensor) else torch.tensor(x, device="cpu")
     return x if x.is_floating_point() else x.to(torch.get_default_dtype())
 
 
