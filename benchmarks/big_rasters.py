@@ -96,8 +96,8 @@ def one(what: str, folder: Path, size: int, memory: str) -> dict[str, Any]:
 
 class Bent:
     """A terrain as a model sees it that is tilted by 12 and 6 m from border to border, stretched by 1 %, and whose
-    upper left quarter was lowered since by up to 20 m, with a border that tapers off over a fifth of the side: too
-    wide to be found (`results/dem.md`)."""
+    upper left quarter was lowered since by up to 20 m, with a border that tapers off over a fifth of the side,
+    which a bias may follow (`results/dem.md`)."""
 
     def __init__(self, terrain: Terrain, size: int) -> None:
         self.terrain, self.size = terrain, size

@@ -81,7 +81,7 @@ def test_gradients_of_calls_that_are_answered_at_once_are_those_of_python_and_of
         assert answers[-2]
     at, along = shifted(2), torch.randn(len(I), 7, generator=torch.Generator().manual_seed(3), dtype=F64)
     assert float(solve(at).cost) > 1.0  # residuals are far from zero
-    step = 1e-4  # the solve's own rounding, over the step, is the larger error with 1e-5 where registers are of 32 bytes
+    step = 1e-4  # with 1e-5 the rounding of the solve is the larger error, where registers are of 32 bytes
     slope = (loss(at + step * along, PYTHON) - loss(at - step * along, PYTHON)) / (2 * step)
     torch.testing.assert_close((gradient(at) * along).sum(), slope, rtol=1e-5, atol=1e-8)
     assert answers[-1]

@@ -88,9 +88,8 @@ def typical(comparison: Comparison, at: Solved) -> list[Typical]:
 
 def _judged(comparison: Comparison, at: Solved) -> tuple[list[Typical], Bool[Tensor, "height width"]]:
     seen = Neighbourhoods.of(comparison, at)
-    found = [
-        Typical(sigma, *_mode(mean[inner])) for sigma, mean, inner in seen.means if int(inner.sum()) >= FEWEST
-    ]  # fmt: skip
+    enough = (one for one in seen.means if int(one[2].sum()) >= FEWEST)
+    found = [Typical(sigma, *middle_and_spread(mean[inner])) for sigma, mean, inner in enough]
     out = seen.beyond(found)
     if int((out & seen.known).sum()) > MOST * int(seen.known.sum()):
         return [], torch.zeros_like(out)
@@ -99,7 +98,7 @@ def _judged(comparison: Comparison, at: Solved) -> tuple[list[Typical], Bool[Ten
 
 def width_of_half(comparison: Comparison, at: Solved) -> float:
     """Metres: the spread of the larger part of all residuals at an answer, as a sigma."""
-    return _mode(comparison.valid(at.shift).residual(at))[1]
+    return middle_and_spread(comparison.valid(at.shift).residual(at))[1]
 
 
 def widened(moved: Bool[Tensor, "height width"]) -> Bool[Tensor, "height width"]:
@@ -148,7 +147,7 @@ def _patches(where: Bool[Tensor, "height width"], least: float) -> Bool[Tensor, 
     return torch.from_numpy(sizes[labels] >= least)
 
 
-def _mode(values: Float[Tensor, " n"]) -> tuple[float, float]:
+def middle_and_spread(values: Float[Tensor, " n"]) -> tuple[float, float]:
     """Middle and sigma of the larger part: the shortest half of the values (Rousseeuw, 1984), of which a change of one
     sign in 40 % of them moves neither far."""
     ordered = values.sort().values

@@ -14,6 +14,7 @@ from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
 from mslsq.alignment.dem.fitting import Fitted, fit, through_levels
 from mslsq.alignment.dem.heights import heights
 from mslsq.alignment.dem.polish import polish
+from mslsq.alignment.dem.trimmed import outside_of_half
 from mslsq.alignment.dem.uncertainty import Known, known
 
 CHANGES = 5
@@ -47,6 +48,7 @@ def solve(
     found = _from_everywhere(pyramids, model, start, first, loss, changes, held)
     if changes and model.count > 1 and found is not None:
         found = _or_from_unchanged(pyramids, model, found, start, first, loss, held)
+        found = _or_from_half(pyramids, model, found, loss, held)
     return None if found is None else _answered(pyramids, model, found, loss, held)
 
 
@@ -95,6 +97,20 @@ def _or_from_unchanged(
     if other is None:
         return found
     whole = Comparison.of(pyramids, 0, model)
+    return min(found, other, key=lambda one: width_of_half(whole, one.fitted.at))
+
+
+def _or_from_half(pyramids: Pyramids, model: Bias, found: Separated, loss: str | None, held: bool) -> Separated:
+    """The better of two again, the other from the bias that the better half of the terrain agrees on."""
+    whole = Comparison.of(pyramids, 0, model)
+    half = outside_of_half(whole, found.fitted.at)
+    if half is None:
+        return found
+    outside, at = half
+    begun = fit(Comparison.of(pyramids, 0, model, ~outside), at, loss, held)
+    other = None if begun is None else _separated(pyramids, model, Separated(begun, outside), loss, held)
+    if other is None:
+        return found
     return min(found, other, key=lambda one: width_of_half(whole, one.fitted.at))
 
 

@@ -24,7 +24,7 @@ from mslsq.alignment.big.settling import settle
 from mslsq.alignment.big.tally import Bins, Tally
 from mslsq.alignment.big.windows import Models
 from mslsq.alignment.dem.bias import Bias
-from mslsq.alignment.dem.change import Typical, _mode
+from mslsq.alignment.dem.change import Typical, middle_and_spread
 from mslsq.alignment.dem.comparison import Pyramids, Solved
 from mslsq.alignment.dem.pair import pair_of
 from mslsq.alignment.dem.solving import solve
@@ -269,7 +269,7 @@ def test_statistics_of_parts_are_those_of_all(values):
     for figure in expected:
         assert found[figure] == pytest.approx(expected[figure], abs=2e-3 * scale)
     assert Tally(bins).summary()["count"] == 0
-    middle, sigma = _mode(torch.from_numpy(values).double())
+    middle, sigma = middle_and_spread(torch.from_numpy(values).double())
     assert tally.mode()[1] == pytest.approx(sigma, abs=2e-3 * scale)
     assert tally.mode()[0] == pytest.approx(middle, abs=0.2 * sigma + 2e-3 * scale)  # of halves many are as short
 

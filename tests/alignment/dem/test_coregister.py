@@ -118,6 +118,20 @@ def test_a_bias_does_not_hide_terrain_that_changed(pair, bias, error):
     assert abs(np.nanmean(left[melt < 0.01])) < 0.15
 
 
+@pytest.mark.parametrize("where", ["a quarter", "a side"])
+def test_a_tilt_and_a_stretch_do_not_follow_a_change_whose_border_is_wide(pair, where):
+    made = pair(noise=2.0, side=224, seed=7)
+    ramps = {"a quarter": (made.x, made.y), "a side": (made.x + 0.4,)}[where]
+    lowered = 20 / np.prod([1 + np.exp(10 * ramp) for ramp in ramps], axis=0)  # a border over a fifth of the side
+    seen = 1.01 * made.dem - lowered - 6 * made.x - 3 * made.y
+    found = coregister(made.reference, seen, pixel_size=PIXEL, bias="plane+scale")
+    assert found.status is CoregistrationStatus.COREGISTERED
+    assert (off(found, made)[:2] < 0.03).all()
+    assert found.changed[lowered > 10].mean() > 0.9  # all but the rim, which is not compared
+    left = found.apply(seen) - made.truth
+    assert abs(np.nanmean(left[lowered < 0.1])) < 0.4  # 5 m, where the bias follows the change
+
+
 def test_holes_and_blunders_are_left_out_and_stay_holes(pair):
     made = pair()
     rng = np.random.default_rng(1)
