@@ -64,7 +64,7 @@ def screens(size: int, random: Random) -> Pair:
         for _ in range(int(random.integers(2, 7))):
             (u, v), (w, h) = random.uniform(-0.8, 0.8, 2) * (wide, high), random.uniform(0.1, 0.3, 2) * size
             window = (np.abs(along - u) < w) & (np.abs(across - v) < h)
-            text = scipy.ndimage.zoom(random.random((size // 2, size // 2)) < 0.3, 2, order=0)[:size, :size]
+            text = np.asarray(scipy.ndimage.zoom(random.random((size // 2, size // 2)) < 0.3, 2, order=0))[:size, :size]
             shown = np.where(window, np.where(text, 0.2, random.uniform(0.7, 1.0)), shown)
         return soft(np.where(beyond < 0, shown, image), random)
 

@@ -84,7 +84,8 @@ def records(size: int, random: Random) -> Pair:
         away, angle = np.hypot(along, across), np.arctan2(across, along)
         gleam = 0.12 * np.exp(-(np.sin(angle - random.uniform(0, 7)) ** 2) * random.uniform(5, 20))
         grooves = 0.1 + gleam + 0.03 * np.sin(away * random.uniform(1.2, 2.0))
-        letters = scipy.ndimage.zoom(random.random((size // 4, size // 6)) < 0.35, (4, 6), order=0)[:size, :size]
+        printed = np.asarray(scipy.ndimage.zoom(random.random((size // 4, size // 6)) < 0.35, (4, 6), order=0))
+        letters = printed[:size, :size]
         letters = np.pad(letters, [(0, size - side) for side in letters.shape])
         paper = np.where(letters, random.uniform(0.1, 0.4), random.uniform(0.6, 0.9))
         image = np.where(away < outer, np.where(away < label, paper, grooves), 0.75 + 0.04 * grains(size, 5.0, random))
