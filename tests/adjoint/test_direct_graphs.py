@@ -173,6 +173,7 @@ class Scaled(OwnBetween):
         return self.factor * self.gain * super().residual(a, b, measured).sin()
 
 
+@pytest.mark.slow
 def test_a_layer_is_answered_at_once_and_what_its_costs_hold_is_heeded(answers: list[bool]):
     """Its parameter's gradient, too; a number that is changed, and solves that fail, as in the first call."""
     pose = mslsq.Variable("pose", mslsq.SE3, count=COUNT)

@@ -314,6 +314,7 @@ def test_what_a_file_lacks_is_said(tmp_path, content, words):
         read_scene(tmp_path / "scene.npz")
 
 
+@pytest.mark.slow
 def test_a_misspelt_option_of_the_experiment_is_refused(tmp_path):
     command = [sys.executable, "scripts/align.py", "+experiment=scale_sync", "+scale_sync.outlier=0.1"]
     done = subprocess.run(

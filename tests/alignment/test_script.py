@@ -70,6 +70,7 @@ def test_bundled_rasters_are_aligned_and_everything_is_written(tmp_path):
     assert len(list((out / "aligned").iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_maps_of_every_kind_are_aligned_and_bad_ones_left_out_with_their_reason(tmp_path, crops):
     out = tmp_path / "run"
     names = ["a.png", "b.png", "empty.png", "c.tif", "flat.png"]
@@ -92,6 +93,7 @@ def test_maps_of_every_kind_are_aligned_and_bad_ones_left_out_with_their_reason(
     assert not [path for path in out.rglob(".*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_strict_turns_a_map_left_out_into_an_exit_code(tmp_path, crops):
     maps = f"maps=[{crops / 'a.png'},{crops / 'b.png'},{crops / 'flat.png'}]"
     done = run(maps, "model=translation", "strict=true", "quiet=true", f"hydra.run.dir={tmp_path / 'run'}")

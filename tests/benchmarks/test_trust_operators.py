@@ -30,6 +30,7 @@ def test_a_sample_of_operators_in_residuals_is_right_or_refused(tmp_path):
     assert not silent(found), "\n".join(silent(found))
 
 
+@pytest.mark.slow
 def test_operators_that_pytorch_gets_wrong_are_right_in_residuals(tmp_path):
     names = "linalg_solve,linalg_det,cdist,nn_functional_grid_sample,addcmul,nn_functional_huber_loss"
     found = run(tmp_path, "--count", "60", "--only", names, "--dtypes", "float64", "--rounds", "3")
