@@ -82,9 +82,17 @@ class Pair:
         return self.re.apply("modulus", self.im)
 
     def angle(self) -> Scalar:
-        is_zero = self.re.is_equal(0).apply("and", self.im.is_equal(0))
+        is_zero = self.is_equal(0)
         safe = is_zero.choose(self.re.apply("detached"), self.re), is_zero.choose(self.im.apply("detached"), self.im)
         return safe[1].apply("atan2", safe[0])
+
+    def is_equal(self, other: Number) -> Scalar:
+        b = self.of(other)
+        return self.re.is_equal(b.re).apply("and", self.im.is_equal(b.im))
+
+    def differs(self, other: Number) -> Scalar:
+        b = self.of(other)
+        return self.re.differs(b.re).apply("or", self.im.differs(b.im))
 
     def like(self, value: float) -> "Pair":
         """A constant."""

@@ -103,6 +103,9 @@ class Scalar:
     def is_equal(self, other: "Scalar | float") -> "Scalar":
         return self.apply("eq", other)
 
+    def differs(self, other: "Scalar | float") -> "Scalar":
+        return self.apply("ne", other)
+
     def is_below(self, other: "Scalar | float") -> "Scalar":
         return self.apply("lt", other)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mslsq.native.arrays import Array, each, kind_of
+from mslsq.native.arrays import Array, each
 from mslsq.native.pairs import chosen
 from mslsq.native.rules.elementwise import entrywise
 from mslsq.native.rules.registry import RULES, rule
@@ -28,7 +28,8 @@ def number_of(condition: X) -> X:
 def _comparison(function: Callable[[X, X], X]) -> Callable[..., Array]:
     def apply(rec: Any, a: Any, b: Any) -> Array:
         dtype = rec.common_dtype(0, 1)
-        dtype = torch.int64 if kind_of(dtype) == "integer" else dtype  # which holds all others
+        whole = dtype != torch.bool and not dtype.is_floating_point and not dtype.is_complex
+        dtype = torch.int64 if whole else dtype  # which holds all others
         a, b = rec.scalars(a, dtype), rec.scalars(b, dtype)
         if dtype == torch.bool:
             a, b = (each(number_of, side) for side in (a, b))
@@ -42,7 +43,7 @@ RULES["le"] = RULES["less_equal"] = _comparison(lambda a, b: a.is_at_most(b))
 RULES["gt"] = RULES["greater"] = _comparison(lambda a, b: a.is_above(b))
 RULES["ge"] = RULES["greater_equal"] = _comparison(lambda a, b: a.is_at_least(b))
 RULES["eq"] = _comparison(lambda a, b: a.is_equal(b))
-RULES["ne"] = RULES["not_equal"] = _comparison(lambda a, b: a.apply("ne", b))
+RULES["ne"] = RULES["not_equal"] = _comparison(lambda a, b: a.differs(b))
 
 RULES["bitwise_and"] = entrywise(lambda a, b: a.apply("and", b), 2)
 RULES["bitwise_or"] = entrywise(lambda a, b: a.apply("or", b), 2)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mslsq.native.arrays import Array, each, kind_of
+from mslsq.native.arrays import Array, each
 from mslsq.native.rules.registry import rule
 from mslsq.native.scalars import NotScalarError
 
@@ -24,7 +24,7 @@ def _(rec: Any, x: Array, **_: Any) -> Array:
 
 @rule("detach")
 def _(rec: Any, x: Array) -> Array:
-    if kind_of(x.dtype) != "real":
+    if not (x.dtype.is_complex or x.dtype.is_floating_point):
         return x
     return rec.array(each(lambda scalar: scalar.apply("detached"), rec.moved(x)), x.dtype)
 
