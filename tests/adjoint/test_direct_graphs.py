@@ -24,6 +24,7 @@ from tests.adjoint.test_around_programs import (
     J,
     OwnBetween,
 )
+from tests.front.answers import noted
 from tests.native.functions import NEEDS_COMPILER
 
 F64 = torch.float64
@@ -35,15 +36,7 @@ NATIVE = mslsq.LevenbergMarquardt(native="wait", trace="always", **TIGHT)
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call that may be answered at once was."""
     monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
-    found, plain = [], repeated_problem.answered
-
-    def noted(call: Any) -> Any:
-        answer = plain(call)
-        found.append(answer is not None)
-        return answer
-
-    monkeypatch.setattr(repeated_problem, "answered", noted)
-    return found
+    return noted(monkeypatch, repeated_problem)
 
 
 def data(measured: Tensor) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor
 import mslsq
 from mslsq.front import repeated_problem, solve
 from mslsq.solvers.whole_solves import SolveProspect
+from tests.front.answers import noted
 
 F64 = torch.float64
 T = torch.linspace(0, 2, 15, dtype=F64, device="cpu")
@@ -51,15 +52,7 @@ def derivatives(stated: mslsq.Problem, y: Tensor, solver: Any, adjoint: Any = No
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call was answered at once."""
-    found, plain = [], repeated_problem.answered
-
-    def noted(call: Any) -> Any:
-        answer = plain(call)
-        found.append(answer is not None)
-        return answer
-
-    monkeypatch.setattr(repeated_problem, "answered", noted)
-    return found
+    return noted(monkeypatch, repeated_problem)
 
 
 METHODS = [mslsq.LevenbergMarquardt, mslsq.GaussNewton, mslsq.Dogleg]

@@ -13,6 +13,7 @@ from mslsq.front import direct_batch, repeated_residual
 from mslsq.front.closed_costs import CHECKED_EVERY, UnseenChangeWarning
 from mslsq.native.one_solve import OneSolve
 from mslsq.solution import History
+from tests.front.answers import noted
 from tests.native.functions import NEEDS_COMPILER
 
 F64 = torch.float64
@@ -25,15 +26,7 @@ START = torch.tensor([1.0, -0.5], dtype=F64)
 @pytest.fixture
 def answers(monkeypatch):
     """Of every call that was tried, whether it was answered at once."""
-    found, plain = [], repeated_residual.answered
-
-    def noted(call):
-        answer = plain(call)
-        found.append(answer is not None)
-        return answer
-
-    monkeypatch.setattr(repeated_residual, "answered", noted)
-    return found
+    return noted(monkeypatch, repeated_residual)
 
 
 def data(size=9, rate=-1.0):

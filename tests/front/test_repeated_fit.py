@@ -11,6 +11,7 @@ import torch
 import mslsq
 from mslsq.front import plans, repeated_fit
 from mslsq.front.fits.covariance import CovarianceWarning, covariance_of_one, of_normal_equations
+from tests.front.answers import noted
 from tests.native.functions import NEEDS_COMPILER
 
 F64 = torch.float64
@@ -26,15 +27,7 @@ PYTHON = mslsq.LevenbergMarquardt(native="never", trace="never")
 def answers(monkeypatch):
     """Whether each ordinary fit was answered at once; nothing is known of calls before."""
     monkeypatch.setattr(plans, "_KEPT", weakref.WeakKeyDictionary())
-    found, answered = [], repeated_fit.FitCall.answered
-
-    def noted(self):
-        answer = answered(self)
-        found.append(answer is not None)
-        return answer
-
-    monkeypatch.setattr(repeated_fit.FitCall, "answered", noted)
-    return found
+    return noted(monkeypatch, repeated_fit.FitCall)
 
 
 def decay(p, t):

@@ -11,6 +11,7 @@ import mslsq
 from mslsq.front import plans, repeated_residual
 from mslsq.front.answering_residuals import Known
 from mslsq.linearize.agreement import NonDeterministicResidualError
+from tests.front.answers import noted
 from tests.native.functions import NEEDS_COMPILER
 
 F64 = torch.float64
@@ -38,15 +39,7 @@ class Hidden:
 def answers(monkeypatch):
     """Whether each call was answered at once; nothing is known of calls before."""
     monkeypatch.setattr(plans, "_KEPT", weakref.WeakKeyDictionary())
-    found, answered = [], repeated_residual.answered
-
-    def noted(call, like=None):
-        answer = answered(call, like)
-        found.append(answer is not None)
-        return answer
-
-    monkeypatch.setattr(repeated_residual, "answered", noted)
-    return found
+    return noted(monkeypatch, repeated_residual)
 
 
 def decay(p, t, y):
