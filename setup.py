@@ -15,7 +15,9 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
-BUILD: dict[str, Any] = runpy.run_path(str(Path(__file__).parent / "mslsq" / "kernels" / "build.py"))
+KERNELS = Path(__file__).parent.absolute() / "mslsq" / "kernels"
+"""An editable installation puts the library here, so the next one (with other extras, say) need not compile it."""
+BUILD: dict[str, Any] = runpy.run_path(str(KERNELS / "build.py"))
 
 
 def _record(library: str) -> str:
@@ -27,7 +29,7 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         try:
-            BUILD["build"](Path(self.get_ext_fullpath(ext.name)).absolute())
+            BUILD["build"](Path(self.get_ext_fullpath(ext.name)).absolute(), before=KERNELS / BUILD["NAME"])
         except BUILD["CompilerError"] as error:  # setuptools reports this and goes on without an optional extension
             raise CompileError(str(error)) from error
 

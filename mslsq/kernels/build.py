@@ -133,12 +133,19 @@ def target_options(command: Sequence[str], target: str) -> list[str]:
     return list(targets()[target])
 
 
-def build(library: Path, chosen: Sequence[str] | None = None) -> None:
+def build(library: Path, chosen: Sequence[str] | None = None, before: Path | None = None) -> None:
     """Compile and link for the chosen instruction sets (default: all), and record the checksum of what was made.
 
-    The library appears whole or not at all. CompilerError with the compiler's words.
+    The library appears whole or not at all. A whole one that stands at `before`, of the same sources and compiler, is
+    copied instead. CompilerError with the compiler's words.
     """
     library.parent.mkdir(parents=True, exist_ok=True)
+    origin = _origin(chosen or list(targets()))
+    if before and _is_whole(before, origin):
+        if before != library:
+            shutil.copy2(before, library)
+            shutil.copy2(record(before), record(library))
+        return
     with tempfile.TemporaryDirectory(dir=library.parent) as name:
         folder = Path(name)
         # All sources for one target, then the next: the linker keeps the first copy that it meets of an inline
@@ -147,10 +154,27 @@ def build(library: Path, chosen: Sequence[str] | None = None) -> None:
         _compile_and_link(folder, [*made, (DISPATCH, next(iter(targets())))])
         linked = folder / NAME
         linked.chmod(0o755)  # whatever the umask: a library that others may write is not loaded
-        record(linked).write_text(f"{checksum(linked)}  {library.name}\n")
+        record(linked).write_text(f"{checksum(linked)}  {library.name}\n{origin}\n")
         record(linked).chmod(0o644)
         os.replace(linked, library)
         os.replace(record(linked), record(library))
+
+
+def _origin(chosen: Sequence[str]) -> str:
+    """What a library is made of and by, as a line of a record (a comment to `sha256sum`)."""
+    command = compiler()
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True)
+    version = done.stdout.partition("\n")[0].strip()
+    return f"# sources {sources_hash()} for {', '.join(chosen)} by {shlex.join(command)} ({version})"
+
+
+def _is_whole(library: Path, origin: str) -> bool:
+    """Is this the library that was made of these sources, as its record says?"""
+    try:
+        said = record(library).read_text().splitlines()
+        return said == [f"{checksum(library)}  {library.name}", origin]
+    except OSError:
+        return False
 
 
 def best_target(folder: Path) -> str:

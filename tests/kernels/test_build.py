@@ -1,11 +1,23 @@
-"""Which compiler is used: the one that is named, the system's, that of the package ziglang."""
+"""Which compiler is used: the one that is named, the system's, that of the package ziglang. And when none has to be."""
 
 import importlib
 from pathlib import Path
 
 import pytest
 
-from mslsq.kernels.build import ZIG_TARGETS, CompilerError, compiler, is_zig, target_options, targets
+from mslsq.kernels import build as building
+from mslsq.kernels.build import (
+    NAME,
+    ZIG_TARGETS,
+    CompilerError,
+    build,
+    checksum,
+    compiler,
+    is_zig,
+    record,
+    target_options,
+    targets,
+)
 
 
 @pytest.fixture
@@ -65,3 +77,28 @@ def test_zig_is_recognised_however_it_is_called_and_its_processors_are_spelled_a
     for command in (["g++"], ["ccache", "g++"], ["/home/zigmund/bin/clang++"]):
         assert not is_zig(command)
         assert target_options(command, "baseline") == []
+
+
+def test_a_library_is_taken_over_where_nothing_it_is_made_of_has_changed(folder, tmp_path, monkeypatch):
+    executable(folder / "g++")
+    compiled = []
+
+    def linked(work: Path, sources: object) -> None:
+        compiled.append(work)
+        (work / NAME).write_text(f"library {len(compiled)}")
+
+    monkeypatch.setattr(building, "_compile_and_link", linked)
+    first, second = tmp_path / "first" / NAME, tmp_path / "second" / NAME
+    build(first)
+    build(second, before=first)
+    build(first, before=first)
+    assert len(compiled) == 1
+    assert second.read_text() == "library 1" and record(second).read_text().startswith(checksum(second))
+
+    second.write_text("damaged")
+    build(tmp_path / "third" / NAME, before=second)
+    build(tmp_path / "fourth" / NAME, ["baseline"], before=first)  # which has more instruction sets
+    monkeypatch.setattr(building, "FLAGS", (*building.FLAGS, "-O1"))
+    build(tmp_path / "fifth" / NAME, before=first)
+    build(tmp_path / "sixth" / NAME, before=tmp_path / "nothing" / NAME)
+    assert len(compiled) == 5
