@@ -38,6 +38,24 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[HAVE_KERNELS] = available()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with ``@pytest.mark.sampled(n)``, n of its cases stay fast; the others are slow."""
+    cases: dict[tuple[Path, str], list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sampled"):
+            cases.setdefault((item.path, item.originalname), []).append(item)
+    for alike in cases.values():
+        chosen: set[int] = set()
+        number = 0
+        while len(chosen) < min(alike[0].get_closest_marker("sampled").args[0], len(alike)):
+            # multiples of the golden ratio: spread over the list, in step with none of the parameters
+            chosen.add(int(number * 0.6180339887 % 1 * len(alike)))
+            number += 1
+        for item in (item for k, item in enumerate(alike) if k not in chosen):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("kernels") and not item.config.stash[HAVE_KERNELS]:
         pytest.skip(WITHOUT_KERNELS)

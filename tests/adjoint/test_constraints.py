@@ -57,6 +57,7 @@ def outputs(theta, **options):
     return torch.cat([solution.value["x"], solution.cost[None], *multipliers])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("theta", [ACTIVE, FREE], ids=["active", "free"])
 @pytest.mark.parametrize("derivative", [jacrev, jacfwd], ids=["reverse", "forward"])
 def test_the_derivative_is_that_of_the_whole_solve(theta, derivative):

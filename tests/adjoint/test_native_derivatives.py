@@ -128,6 +128,7 @@ def difference(function: Callable[[Tensor], Tensor], at: Tensor, along: Tensor, 
     return (8 * pairs[0] - pairs[1]) / (12 * h)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "manifold",
     [

@@ -42,6 +42,7 @@ def slope(residual, x, d):
     return torch.autograd.grad(0.5 * (residual(at, d) ** 2).sum(), at)[0]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("trace", ["never", "always"])
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("residual", [sampled, huber, gated])

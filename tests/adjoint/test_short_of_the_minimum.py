@@ -46,6 +46,7 @@ def solved(d: Tensor, solver, **options):
     return mslsq.least_squares(residual, START, (d,), solver=solver, **options)
 
 
+@pytest.mark.sampled(4)
 @PER_SOLVER
 @pytest.mark.parametrize("trace", ["never", "always"])
 @pytest.mark.parametrize("adjoint", [mslsq.Implicit(), mslsq.DirectLossMinimization()], ids=["implicit", "direct loss"])
@@ -145,6 +146,7 @@ def test_with_every_linear_solver(linear):
     torch.testing.assert_close(jacfwd(end)(D), torch.diag(expected), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.sampled(1)
 @PER_SOLVER
 def test_a_network_that_ftol_ends_has_the_derivatives_of_its_minimum(solver):
     """Of 13 weights with a ridge: linear convergence, a gradient of 1e-7 at the end."""

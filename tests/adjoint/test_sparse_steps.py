@@ -143,6 +143,7 @@ def cases():
                 yield pytest.param(own, adjoint, transform, id=f"{name}-{adjoint}-{transform}", marks=marks)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("own", "adjoint", "transform"), cases())
 def test_derivatives_are_those_of_the_dense_path(own, adjoint, transform, dense):
     solver, kind = ADJOINTS[adjoint]
@@ -152,6 +153,7 @@ def test_derivatives_are_those_of_the_dense_path(own, adjoint, transform, dense)
 # ---- against differences of the iterates ----------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "solver",
     [

@@ -257,6 +257,7 @@ def test_scales_that_the_georeference_of_files_contradicts_are_refused(tmp_path,
     assert done.returncode == 2 and "give numbers" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_an_elevation_model_is_laid_on_another(tmp_path):
     out = tmp_path / "run"
     done = run("+experiment=dem", "dem.block=128", f"hydra.run.dir={out}")

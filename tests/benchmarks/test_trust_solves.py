@@ -28,6 +28,7 @@ def test_the_cases_cover_every_pair_of_values(trust_solves):
         assert {(case[a], case[b]) for case in cases} == set(itertools.product(axes[a], axes[b]))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("number", range(12))
 def test_no_sample_is_wrong(trust_solves, number):

@@ -76,6 +76,7 @@ def standard_errors(solver):
     return mslsq.curve_fit(lambda p, t: p[0] * torch.exp(p[1] * t), T, Y, START, solver=solver).standard_errors
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("solve", [one, within_bounds, batch, poses, gradient, standard_errors])
 @pytest.mark.parametrize("native", ["never", "wait"])
 def test_data_of_the_cpu_are_solved_there_under_another_default_device(solve, native):

@@ -67,6 +67,7 @@ def asked_by(name: str, solver: mslsq.LevenbergMarquardt, device: Device) -> tup
     return asked, int(here(solution.num_steps).max())
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", [name for name in DOORS if name != "constraints"])
 @elsewhere
 def test_a_step_asks_the_device_once(name: str, device: Device):
@@ -85,6 +86,7 @@ ALIKE = {*LOSSES, "prepared", "prepared problem", "prepared curve_fit", "curve_f
 """Doors behind which a solve without an early stop does nothing that another one does not."""
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     "name",
     [

@@ -271,6 +271,7 @@ def test_one_tensor_in_two_places_may_be_mapped_in_one_of_them():
 # ---- neighbours ----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("solver", SOLVERS, ids=named)
 @pytest.mark.parametrize("bad", ["nan", "inf", "nan start", "singular"])
 def test_a_bad_problem_does_not_disturb_its_batch_mates(solver, bad):

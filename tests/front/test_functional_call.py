@@ -33,6 +33,7 @@ def residual(p, y):
     return [functional_call(NET, p, (X,)) - y, *[0.1 * tensor for tensor in p.values()]]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("trace", ["always", "never"])
 def test_the_parameters_of_a_global_network_are_fitted(trace):
     before = start()

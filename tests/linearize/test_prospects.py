@@ -234,6 +234,7 @@ class OwnBetween(mslsq.Between):
     """A user's own, as far as can be told."""
 
 
+@pytest.mark.slow
 def test_notes_tell_terms_of_the_library_apart(apart, new_process, monkeypatch):
     found: list[str | None] = []
     plain = terms_of_library.key_of_term
@@ -291,6 +292,7 @@ SPOILED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spoiled", SPOILED)
 def test_a_note_that_is_damaged_or_of_another_program_is_not_believed(residual, new_process, tmp_path, spoiled):
     """A program reads the inputs that it was written for: the text is written then."""

@@ -97,6 +97,7 @@ OF_SYSTEM = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OF_SYSTEM)
 def test_forty_problems_end_in_minima_no_worse_than_scipys(name):
     """In the same ones but for a `det` of three minima: there `trf` ends at 0.80864, and at 0.79987, as `lm` and

@@ -74,6 +74,7 @@ def test_operators_without_a_forward_derivative_of_their_forward_derivative_are_
     assert (bent - expected).norm() <= tolerance
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [F.silu, F.mish], ids=lambda function: function.__name__)
 def test_native_programs_of_such_operators_are_compared_and_taken(function):
     def residual(x, scale):

@@ -95,6 +95,7 @@ def test_least_squares_from_the_same_start_is_led_astray():
     assert float((tukey - truth).norm(dim=1).median()) > 0.1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{}, {"loss": "geman_mcclure"}, {"scale": None}], ids=str)
 def test_a_batch_is_its_problems_one_by_one(options):
     y, _ = spoiled_decays(6)
@@ -387,6 +388,7 @@ def test_a_batch_of_problems_has_weights_per_problem():
     assert bool((mapped[0][wrong] == 0).all()) and bool((mapped[0][~wrong] != 0).any())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", ["auto", mslsq.linear.ConjugateGradient()], ids=["cholesky", "gradients"])
 def test_a_sparse_system_leaves_out_what_is_rejected_and_finds_the_same(inner):
     """401 points are too many for dense normal equations; the whole system, which a derivative needs, is

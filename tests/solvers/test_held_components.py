@@ -294,6 +294,7 @@ def test_on_a_group_the_distance_from_the_start_is_zero_there(group, components,
     torch.testing.assert_close(delta, torch.from_numpy(least.x), rtol=0, atol=1e-4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("components", ["rotation", "translation", [2, 3, 4]])
 @pytest.mark.parametrize("adjoint", [mslsq.Implicit(), mslsq.Unrolled()])
 def test_derivatives_by_the_start_of_what_is_held_on_a_group(components, adjoint):

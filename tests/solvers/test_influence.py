@@ -147,6 +147,7 @@ def test_residuals_that_are_too_small_to_square_are_named():
     assert mslsq.Status(int(solution.status)) is mslsq.Status.STALLED
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("native", ["never", "wait"])
 @pytest.mark.parametrize("kind", [mslsq.LevenbergMarquardt, mslsq.GaussNewton, mslsq.Dogleg])
 @pytest.mark.parametrize(("dtype", "scale"), [(F64, 1e-165), (F64, 1e-300), (torch.float32, 1e-25)])

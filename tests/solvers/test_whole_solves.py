@@ -473,6 +473,7 @@ def power(p):
     return torch.stack([p[0] ** 1.5 - 1, p[1] - 1])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("residual", "start"), [(hidden_root, [1.0, -1.0]), (power, [0.0, 0.0])])
 def test_where_pytorch_has_no_number_a_program_is_neither_used_nor_complained_of(watch, residual, start):
     solver = mslsq.LevenbergMarquardt(native="wait")
@@ -496,6 +497,7 @@ def test_an_interrupt_of_the_comparison_with_python_is_not_swallowed(watch, monk
     assert bool(fits(measured(200))(solver).cost.isfinite().all())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", SOLVERS)
 def test_bounds_are_met_in_the_same_steps(watch, kind):
     y = measured(200)

@@ -78,6 +78,7 @@ def test_what_is_appended_detached_is_refused_by_name_in_the_second_call(mode):
         solved(residual, mode)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_a_cache_of_constants_is_left_alone(mode):
     for _ in range(2):  # of the second nothing is evaluated to make a plan

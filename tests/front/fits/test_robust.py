@@ -62,6 +62,7 @@ def test_a_batch_is_its_fits_with_scales_of_their_own():
         assert torch.equal(rejected(batch)[number], rejected(alone))
 
 
+@pytest.mark.slow
 def test_intervals_contain_the_truth_as_often_as_they_say():
     """300 fits; the intervals of 95 % of plain fits contain it in 12 %."""
     generator = torch.Generator().manual_seed(1)
