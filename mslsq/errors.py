@@ -15,6 +15,7 @@ from mslsq.linear.independent_kinds import EliminationError
 from mslsq.linear.sparse.backends import BackendMissingError
 from mslsq.linearize.agreement import DerivativeMismatchError, NonDeterministicResidualError
 from mslsq.linearize.cuts import CutDerivativeWarning
+from mslsq.linearize.loaded import LoadedParameterError
 from mslsq.linearize.pairs import BroadcastResidualWarning
 from mslsq.linearize.ways import SlowResidualWarning, UndifferentiableResidualError
 from mslsq.manifolds.errors import ManifoldError
@@ -65,6 +66,7 @@ __all__ = [
     "KernelsMissingError",
     "KernelsMissingWarning",
     "KernelsNotKeptWarning",
+    "LoadedParameterError",
     "ManifoldError",
     "NativeDifferenceWarning",
     "NativeGraphWarning",

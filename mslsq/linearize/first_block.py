@@ -12,6 +12,8 @@ from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIss
 from mslsq import pytree
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.cuts import CutDerivativeWarning, Cuts
+from mslsq.linearize.loaded import Loads
+from mslsq.linearize.unmoved import Influence
 from mslsq.manifolds.errors import of_storage
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.problem.layout import complex_view_hint
@@ -26,20 +28,27 @@ MOST_TRIED = 16
 
 
 def block_term(
-    term: Term, system: System, batch: int, batched: frozenset[str], values: Values, inputs: Inputs
+    term: Term,
+    system: System,
+    batch: int,
+    batched: frozenset[str],
+    values: Values,
+    inputs: Inputs,
+    influence: Influence,
 ) -> BlockTerm:
     """A term ready to be mapped; evaluates the residual of its first block once, as plain Python, to learn its size,
     unless the residual is the library's own and the problem knows it.
 
     Errors of the user's residual itself surface here, outside any transform. `inputs` are as given by the user (not
-    prepared).
+    prepared). `influence` is told where its derivative is zero.
     """
     if term.is_of_library and term.num_rows is not None:
+        influence.note_unknown(BlockTerm(term, system, batch, batched, term.num_rows, 0))
         return BlockTerm(term, system, batch, batched, term.num_rows, 0)  # of real numbers, in the dtype of the start
     probe = BlockTerm(term, system, batch, batched, 0, 0)
 
     def evaluated(storages: tuple[Tensor, ...], first: Inputs) -> tuple[Any, Inputs]:
-        output = _looked_after(term, probe, storages, first)
+        output = _looked_after(term, probe, storages, first, influence)
         with explained(term):
             return term.residual(probe.values_of_block(storages), first) if output is None else output, first
 
@@ -83,29 +92,37 @@ def evaluate_first(
     of_a_block(lambda at, first: term.residual(probe.values_of_block(at), first), term, batched, values, inputs)
 
 
-def _looked_after(term: Term, probe: BlockTerm, storages: tuple[Tensor, ...], first: Inputs) -> Any:
+def _looked_after(
+    term: Term, probe: BlockTerm, storages: tuple[Tensor, ...], first: Inputs, influence: Influence
+) -> Any:
     """The residual, evaluated so that a tensor that it keeps and that depends on the variables can be told: in every
-    later evaluation it would be a constant. Operators that cut a derivative are told as well. None where the residual
-    cannot be evaluated so.
+    later evaluation it would be a constant. Operators that cut a derivative, and variables that have none, are told as
+    well. None where the residual cannot be evaluated so.
 
     Raises:
         UncollectedTensorError: there is one.
+        LoadedParameterError: the residual writes its variables into a tensor from outside.
     """
     if term.check_kept is None or term.is_of_library or term.jacobians is not None:
+        influence.note_unknown(probe)
         return None
     with torch.enable_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Converting a tensor with requires_grad=True", UserWarning)
         leaves = [x.detach().requires_grad_() for x in storages]
         followed = tuple(leaf.clone() for leaf in leaves)  # may be written to
-        cuts = Cuts()
+        cuts, loads = Cuts(), Loads(followed, first.values(), term.name)
         try:
-            with Composed(), cuts:
+            with Composed(), loads.assignments, loads, cuts:
                 output = term.residual(probe.values_of_block(followed), dict(first))
         except (RuntimeError, IndexError, TypeError, AttributeError):
+            influence.note_unknown(probe)
             return None  # it is evaluated again, and the error explained
     advice = cuts.advice(output, term.name)
     if advice:
         warnings.warn(advice, CutDerivativeWarning, stacklevel=2)
+        influence.note_unknown(probe)
+    else:
+        influence.note(probe, tuple(leaves), first, output)
     detached = pytree.map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, output)
     del output
     term.check_kept(leaves)

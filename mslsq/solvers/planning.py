@@ -15,6 +15,7 @@ from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.prospects import PROGRAM_SECONDS, hurry, prospect_of, take_up_made, with_programs
+from mslsq.linearize.unmoved import Influence
 from mslsq.linearize.ways import hessian_way_of, way_of
 from mslsq.native.choice import Native
 from mslsq.private import load_forward_mode
@@ -189,12 +190,13 @@ def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Pl
 
 
 def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[BlockTerm, ...]:
-    return task.within_limits(
-        tuple(
-            block_term(term, task.system, task.batch, batched, values, given)
-            for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
-        )
+    influence = Influence(task.system)
+    blocks = tuple(
+        block_term(term, task.system, task.batch, batched, values, given, influence)
+        for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
     )
+    influence.warn()
+    return task.within_limits(blocks)
 
 
 def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]) -> None:

@@ -85,8 +85,8 @@ NETWORK = NETWORK.double().eval()
 @pytest.mark.parametrize(
     "residual",
     [
-        lambda p, t, y: p[0] * torch.exp(-p.detach()[1] * t) - y,
-        lambda p, t, y: p[0] * torch.exp(-p.data[1] * t) - y,
+        lambda p, t, y: p[0] * torch.exp(-p.detach()[1] * t) - y * p[1],
+        lambda p, t, y: p[0] * torch.exp(-p.data[1] * t) - y * p[1],
         lambda p, t, y: p[0] * torch.exp(-p[1] * t) - y + torch.special.airy_ai(p[1] * t).detach(),
         lambda p, t, y: p[0] * torch.special.airy_ai(t) + p[1] - y,
         lambda p, t, y: torch.where(p[1] * t > 1, p[0] * t, p[1]) - y,
