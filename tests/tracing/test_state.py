@@ -460,6 +460,59 @@ def array_under_a_global_tensor():
     return lambda x: OF_ARRAY * x, into(SHARED, 0)
 
 
+class Row(list):
+    pass
+
+
+class Pair(tuple):
+    k: float
+
+
+class Table(collections.OrderedDict):
+    pass
+
+
+class Scaled(np.ndarray):
+    pass
+
+
+@kind
+def attribute_of_a_list():
+    own = Row([3.0])
+    own.k = 1.0  # pyright: ignore
+    return lambda x: own.k * x, onto(own)  # pyright: ignore
+
+
+@kind
+def attribute_of_a_tuple_beside_many_numbers():
+    own = Pair([3.0] * 20)
+    own.k = 1.0
+    return lambda x: own.k * x, onto(own)
+
+
+@kind
+def attribute_of_a_dict():
+    own = Table(other=3.0)
+    own.k = 1.0  # pyright: ignore
+    return lambda x: own.k * x, onto(own)  # pyright: ignore
+
+
+@kind
+def attribute_of_an_array():
+    own = np.ones(2).view(Scaled)
+    own.k = 1.0  # pyright: ignore
+    return lambda x: own.k * x, onto(own)  # pyright: ignore
+
+
+@kind
+def attribute_of_a_global_parameter():
+    return lambda x: HUNG.k * x, onto(HUNG)
+
+
+HUNG = nn.Parameter(torch.ones(1), requires_grad=False)
+HUNG.k = 1.0  # pyright: ignore
+
+
 @pytest.fixture(autouse=True)
 def restored(monkeypatch):
     for holder, names in ((Config, ("k", "pair", "method", "computed")), (Constructed, ("default",))):

@@ -39,6 +39,7 @@ from mslsq.tracing.reading.substitution import VIEWS, is_pytree_node
 from mslsq.tracing.reading.values import (
     BYTES,
     SCALARS,
+    TENSORS,
     Identity,
     attributes_of,
     flat_value,
@@ -63,6 +64,8 @@ def tensor(walk: "Walk", value: Tensor, name: str, address: int) -> None:
     if walk.inside_global:
         if not value.requires_grad and not is_wrapped(value):
             walk.scalars.append((Identity(value), version_of(value), tensor_value(value)))
+            if type(value) in TENSORS:
+                _hung_onto(walk, value, name)
             return
         if not walk.inside_holder or is_wrapped(value):
             raise UncollectedTensorError(keeping(name) if is_kept(value) else refusal(name), name, value)
@@ -129,9 +132,18 @@ def member(walk: "Walk", value: enum.Enum, name: str, address: int) -> None:
     walk.holders.instance_of(type(value))
 
 
+def _hung_onto(walk: "Walk", value: Any, name: str) -> None:
+    """The attributes of a container, an array or a tensor, beside what it holds."""
+    for key, entry in attributes_of(value).items():
+        walk.scalars.append(key)
+        walk.apart(entry, joined(name, key))
+
+
 def mapping(walk: "Walk", value: dict[Any, Any] | types.MappingProxyType[Any, Any], name: str, address: int) -> None:
     if walk.full(value, name):
         return
+    if type(value) is not dict:
+        _hung_onto(walk, value, name)
     if len(value) >= FLAT_FROM:
         flat = flat_value(value if isinstance(value, dict) else dict(value))
         if flat is not None:
@@ -166,6 +178,8 @@ def view(walk: "Walk", value: Any, name: str, address: int) -> None:
 def sequence(walk: "Walk", value: list[Any] | tuple[Any, ...], name: str, address: int) -> None:
     if walk.full(value, name):
         return
+    if type(value) is not list and type(value) is not tuple:
+        _hung_onto(walk, value, name)
     if len(value) >= FLAT_FROM:
         flat = flat_value(value)
         if flat is not None:
@@ -198,6 +212,8 @@ def unordered(walk: "Walk", value: set[Any] | frozenset[Any], name: str, address
 
 
 def array(walk: "Walk", value: np.ndarray, name: str, address: int) -> None:
+    if type(value) is not np.ndarray:
+        _hung_onto(walk, value, name)
     if not value.dtype.hasobject:
         walk.scalars.append(value_of(value, type(value)))
         return

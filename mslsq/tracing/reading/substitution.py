@@ -73,7 +73,9 @@ class Substitution:
             return new
         if isinstance(value, tuple):
             entries = [self(entry) for entry in value]
-            return type(value)(*entries) if hasattr(value, "_fields") else type(value)(entries)
+            new = type(value)(*entries) if hasattr(value, "_fields") else type(value)(entries)
+            getattr(new, "__dict__", {}).update(getattr(value, "__dict__", {}))
+            return new
         if is_pytree_node(type(value), value):
             children, structure = pytree.flatten(value)
             return pytree.unflatten([self(child) for child in children], structure)
