@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -150,7 +151,7 @@ def rotation_search(
     found = correlate_turned(reference, moving, turns, min_overlap, peaks=2)
     ranked = [Start("rotation search", matrix) for _, matrix in sorted(found, key=lambda entry: -entry[0])[: 8 * keep]]
     apart = 0.1 * max(reference.size)
-    return [start.matrix for start in distinct(ranked, *reference.size, apart)[:keep]]
+    return [start.matrix for start in distinct(ranked, *reference.size, apart, keep)]
 
 
 def rank(
@@ -171,16 +172,23 @@ def rank(
     return sorted(starts, key=lambda start: (start.overlap < min_overlap, -start.score))
 
 
-def distinct(starts: Sequence[Start], height: int, width: int, apart: float = 2.0) -> list[Start]:
-    """The starts in order, without those whose four corners are on average within `apart` pixels of an earlier
-    one's."""
-    kept: list[Start] = []
-    for start in starts:
-        corners = start.matrix.new_tensor([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
-        where = project(start.matrix, corners)
-        if all(float((where - project(other.matrix, corners)).norm(dim=-1).mean()) > apart for other in kept):
-            kept.append(start)
-    return kept
+def distinct(
+    starts: Sequence[Start], height: int, width: int, apart: float = 2.0, most: int | None = None
+) -> list[Start]:
+    """The first `most` starts in order, all by default, without those whose four corners are on average within `apart`
+    pixels of an earlier one's."""
+    if not starts:
+        return []
+    like = starts[0].matrix
+    corners = like.new_tensor([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
+    where = torch.stack([project(start.matrix, corners) for start in starts]).numpy(force=True)
+    kept: list[int] = []
+    for number, lies in enumerate(where):
+        if (np.sqrt(((lies - where[kept]) ** 2).sum(-1)).mean(-1) > apart).all():
+            kept.append(number)
+            if len(kept) == most:
+                break
+    return [starts[number] for number in kept]
 
 
 def search(
