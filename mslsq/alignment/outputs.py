@@ -201,7 +201,7 @@ def mosaic_of(item: Aligned, canvas: Canvas) -> tuple[Float[Tensor, "c h w"], Bo
     if together is not None:
         return together
     for i, raster in placed:
-        source = raster.values if len(bands) == 1 else raster.luminance()
+        source = raster.values if len(bands) == 1 and raster.kind.ros is None else raster.luminance()
         values, known = resample(source, raster.mask, result.transforms[i], canvas, result.bend(i))
         layers.append((result.gain[i] * values + result.bias[i], known))
     return blend(layers)

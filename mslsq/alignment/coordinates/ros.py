@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
+from torch import Tensor
 
 from mslsq.alignment.coordinates.georeference import Georeference, GeoreferenceError
 from mslsq.validation import suggestion
@@ -59,6 +60,12 @@ class RosMap:
                 p = np.where(known <= 0, 0.0, np.where(known >= 1, 1.0, inner))
             x = 255 * p if self.negate else 255 * (1 - p)
         return np.where(np.isnan(occupancy), self.unknown, np.rint(x)).astype(np.uint8)
+
+    def walls_dark(self, grey: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """The greys of the same cells in a picture of 0 (occupied) to 255 (free)."""
+        if self.mode == "raw":
+            return 255 * (1 - grey.clamp(max=100) / 100)
+        return 255 - grey if self.negate else grey
 
     @property
     def unknown(self) -> int:

@@ -47,6 +47,16 @@ def test_raw_is_percent_and_unknown_above(tmp_path):
     assert (raster.mask.numpy() == (GREYS <= 100)).all()
 
 
+@pytest.mark.parametrize("said", [{"negate": 1}, {"mode": "raw"}], ids=["negated", "raw"])
+def test_maps_are_compared_with_dark_walls_whatever_their_own_greys_are(tmp_path, said):
+    wall, free = (255, 0) if said.get("negate") else (100, 0)
+    greys = np.full((4, 5), free, np.uint8)
+    greys[1] = wall
+    raster = read_raster(written(tmp_path, greys, **said))
+    seen = raster.luminance()[0]
+    assert (seen[1] == 0).all() and (seen[[0, 2, 3]] == 255).all() and (raster.values[0].numpy() == greys).all()
+
+
 def test_scale_has_unknown_cells_where_alpha_is_none(tmp_path):
     alpha = np.full_like(GREYS, 255)
     alpha[0] = 0
