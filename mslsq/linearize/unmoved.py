@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mslsq.linearize.cuts import CutDerivativeWarning
 from mslsq.linearize.one_block import OneBlock
+from mslsq.private import gradients
 from mslsq.problem.system import Inputs, System, residual_vector
 
 LONG, SHORT = {8: (1e-4, 1e-5), 4: (1e-2, 1e-3)}, 0.3
@@ -107,7 +108,7 @@ def _gradients(output: Any, leaves: Sequence[Tensor]) -> list[Tensor] | None:
         if not vector.requires_grad:
             return [torch.zeros_like(leaf) for leaf in leaves]
         weights = 1 + 0.5 * torch.sin(1 + 1.7 * torch.arange(len(vector), dtype=vector.dtype, device=vector.device))
-        found = torch.autograd.grad(vector, leaves, weights, allow_unused=True, retain_graph=True)
+        found = gradients((vector,), leaves, (weights,), retain_graph=True)
         zeros = [torch.zeros_like(leaf) for leaf in leaves]
         return [zero if gradient is None else gradient for zero, gradient in zip(zeros, found, strict=True)]
     return None
