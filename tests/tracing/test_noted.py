@@ -280,6 +280,25 @@ def test_a_function_that_is_written_again_and_holds_the_same_reads_the_same():
     assert noted.holds(other)
 
 
+def test_a_function_that_holds_no_function_is_another_one():
+    """The library's own residual around a model: one code, and models of every kind."""
+
+    def around(model):
+        return lambda x: model(x)
+
+    def holding(k):
+        return lambda x: k() * x
+
+    noted = Noted.of(collect(around(holding(lambda: 2.0))), looks_at_objects=True)
+    assert noted is not None and noted.holds(around(holding(lambda: 2.0))) is False  # of other code
+    for other in (plain, torch.nn.Identity(), functools.partial(plain), lambda x: 2.0 * x):
+        assert not noted.holds(around(other))
+
+
+def plain(x):
+    return x
+
+
 def test_a_function_that_calls_itself_is_left_to_the_walk():
     text = "def make():\n    def residual(p): return residual(p - 1) if p.ndim > 9 else p\n    return residual\n"
     assert of_function(written(text + "residual = make()"))[1] is None

@@ -198,7 +198,10 @@ class _Own(NamedTuple):
         own: Any = root
         try:
             for place in self.path:
-                own = own.__closure__[place].cell_contents
+                held = own.__closure__ if type(own) is types.FunctionType else None
+                if held is None or place >= len(held):
+                    return False  # of other code, which is kept beside this one
+                own = held[place].cell_contents
             if type(own) is not types.FunctionType or own.__code__ is not self.code():
                 return False
             now = own.__defaults__ or ()
