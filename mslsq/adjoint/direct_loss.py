@@ -16,7 +16,7 @@ from mslsq.adjoint.outputs import Attached, Ended, Prepared
 from mslsq.levels import constant
 from mslsq.private import transforms_are_active, vjp
 from mslsq.tracing.graph import TRANSFORM_LOCK
-from mslsq.validation import number
+from mslsq.validation import number, plain_options
 
 CHORD_STEPS = 10
 """Each gains a factor of about ε: ten are beyond rounding for any sensible ε."""
@@ -39,6 +39,7 @@ class DirectLossMinimization(Adjoint):
     epsilon: float = 1e-4
 
     def __post_init__(self) -> None:
+        plain_options(self)
         number("DirectLossMinimization: epsilon", self.epsilon, above=0, error=AdjointOptionError)
 
     @property

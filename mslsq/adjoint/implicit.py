@@ -17,7 +17,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import TermInputs
 from mslsq.private import without_saved_tensor_hooks
 from mslsq.tracing.graph import TRANSFORM_LOCK
-from mslsq.validation import integer, one_of
+from mslsq.validation import integer, one_of, plain_options
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Implicit(Adjoint):
     gauge: Literal["error", "minimum_norm"] = "error"
 
     def __post_init__(self) -> None:
+        plain_options(self)
         integer("Implicit: order", self.order, 1, error=AdjointOptionError)
         for option, known in (
             ("hessian", ("exact", "gauss_newton")),

@@ -24,7 +24,7 @@ from mslsq.linearize.linearizer import Linearization, Linearizer
 from mslsq.private import transforms_are_active
 from mslsq.solvers.box import box_of, moved_by, with_projected_gradient
 from mslsq.tracing.graph import TRANSFORM_LOCK
-from mslsq.validation import integer, one_of
+from mslsq.validation import boolean, integer, one_of, plain_options
 
 FAILED = ("nan", "zero")
 """What the derivatives of a problem that has none may be."""
@@ -52,6 +52,7 @@ class Unrolled(Adjoint):
 
     def __post_init__(self) -> None:
         one_of("Unrolled: failed", self.failed, FAILED, AdjointOptionError)
+        boolean("Unrolled: checkpoint", self.checkpoint, AdjointOptionError)
 
     def attach(self, attachment: Attachment) -> Attached:
         fill = torch.nan if self.failed == "nan" else 0.0
@@ -107,6 +108,7 @@ class Truncated(Adjoint):
     failed: Literal["nan", "zero"] = "nan"
 
     def __post_init__(self) -> None:
+        plain_options(self)
         integer("Truncated: steps", self.steps, 1, error=AdjointOptionError)
         one_of("Truncated: failed", self.failed, FAILED, AdjointOptionError)
 

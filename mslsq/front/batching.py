@@ -1,5 +1,6 @@
 """`in_dims` at the front doors: arguments taken apart, which leaves have a batch axis, and how large it is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from mslsq import pytree
 from mslsq.manifolds import Manifold
 from mslsq.problem import Shared
 from mslsq.problem.errors import ShapeError
+from mslsq.validation import plain_number
 
 PLAIN = (Tensor, nn.Parameter)
 """Tensors as they are: parameters are found by identity."""
@@ -45,7 +47,8 @@ class Arguments:
         return Axes(tuple([next(rest) for _ in leaves] for leaves in self.leaves), _size(axes, flat))
 
     def _mapped(self, in_dims: Any, flat: list[Any]) -> list[int | None]:
-        in_dims = tuple(in_dims) if isinstance(in_dims, list) else in_dims
+        if isinstance(in_dims, Sequence) and type(in_dims) is not tuple and not isinstance(in_dims, str):
+            in_dims = tuple(in_dims)
         dims = pytree.broadcast_prefix(in_dims, self.trees, is_leaf=is_whole)
         if dims is None:
             raise ShapeError(
@@ -96,9 +99,10 @@ def _checked_axis(leaf: Any, dim: Any) -> int | None:
     if dim is None or not isinstance(tensor_of(leaf), Tensor):
         return None
     ndim = len(leaf.shape)
-    if isinstance(dim, bool) or not isinstance(dim, int) or not -ndim <= dim < ndim:
+    axis = plain_number(dim)
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -ndim <= axis < ndim:
         raise ShapeError(f"in_dims asks to map axis {dim!r} of an argument of shape {tuple(leaf.shape)}.")
-    return dim % ndim
+    return axis % ndim
 
 
 def _size(axes: list[int | None], leaves: list[Any]) -> int | None:

@@ -82,6 +82,8 @@ def pair_of(bounds: Any, where: str, start: Any = None) -> tuple[Any, Any]:
     """Lower and upper bounds: a pair, or `scipy.optimize.Bounds`; of a start, where that is known."""
     if hasattr(bounds, "lb") and hasattr(bounds, "ub"):
         return bounds.lb, bounds.ub
+    if isinstance(bounds, Sequence) and not isinstance(bounds, (str, tuple, list)):  # of a configuration
+        bounds = tuple(bounds)
     if _is_list_of_pairs(bounds, start):
         lower = [-math.inf if low is None else low for low, _ in bounds]
         upper = [math.inf if high is None else high for _, high in bounds]
@@ -137,6 +139,8 @@ def tensor_like(given: Any, like: Tensor, what: str) -> Tensor | None:
     """A bound in the dtype of the start and on its device; None where it bounds nothing."""
     if given is None or (isinstance(given, (int, float)) and math.isinf(given)):
         return None
+    if isinstance(given, str):
+        raise ProblemError(f"{what} must be a number, an array or None, not the text {given!r}.")
     if isinstance(given, Tensor):
         if given.device != like.device and given.ndim:
             raise DeviceError(f"{what} is on {given.device}, the start on {like.device}.")

@@ -38,7 +38,7 @@ from mslsq.manifolds import Manifold
 from mslsq.problem.errors import DtypeError, ProblemError
 from mslsq.solution import Solution, Status
 from mslsq.solvers import GraduatedNonConvexity, LevenbergMarquardt, Solver
-from mslsq.validation import made_a_tensor, one_of
+from mslsq.validation import boolean, made_a_tensor, one_of
 
 
 @outside_compiled_regions
@@ -123,6 +123,7 @@ def curve_fit(
     >>> fit = mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t) + p[2], t, y, torch.ones(3, dtype=torch.float64))
     >>> fit.value, fit.standard_errors
     """
+    boolean("curve_fit: absolute_sigma", absolute_sigma, ProblemError)
     is_ordinary = bounds is fixed is tied is mask is sigma_t is in_dims is loss is None and not project_start
     call = None
     if is_ordinary and nan_policy == "omit" and noise == "normal":

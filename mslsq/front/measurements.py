@@ -14,7 +14,7 @@ from mslsq.private import transforms_are_active
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.solvers import Solver
 from mslsq.solvers.outer import OuterSolver
-from mslsq.validation import one_of
+from mslsq.validation import made_a_tensor, one_of
 
 
 class Points(NamedTuple):
@@ -114,7 +114,8 @@ class Measurements:
         if mask is None:
             return None
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            raise DtypeError("mask must be a tensor of bool, True where a point counts.")
+            hint = made_a_tensor(mask)
+            raise DtypeError(f"mask must be a tensor of bool, True where a point counts.{hint}")
         if tuple(mask.shape) == one:
             return None
         if self.y_dim is not None and mask.shape == self.y.shape:

@@ -24,6 +24,7 @@ from mslsq.losses import RobustLoss
 from mslsq.problem import Problem
 from mslsq.problem.errors import ProblemError
 from mslsq.solvers import GraduatedNonConvexity, Solver
+from mslsq.validation import boolean
 
 
 class PreparedResidual(Prepared[StatedResidual]):
@@ -97,6 +98,7 @@ class PreparedFit:
         loss: RobustLoss | None = None,
         adjoint: Adjoint | None = None,
     ):
+        boolean("curve_fit: absolute_sigma", absolute_sigma, ProblemError)
         self._model, self._in_dims, self._absolute_sigma, self._loss = model, in_dims, absolute_sigma, loss
         self._fit_options: dict[str, Any] = {"fixed": fixed, "tied": tied, "noise": noise, "bounds": bounds}
         self._fit_options |= {"loss": loss, "nan_policy": nan_policy}

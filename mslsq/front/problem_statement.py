@@ -30,6 +30,7 @@ from mslsq.problem.errors import (
 from mslsq.problem.layout import check_dense
 from mslsq.problem.system import System, Term, Unknown
 from mslsq.problem.variable import Variable
+from mslsq.validation import boolean
 
 BOUNDS = "bounds"
 """Where `data` hold bounds of variables, and not the data of a cost."""
@@ -48,6 +49,7 @@ def stated(
         ProblemError: a name that is not known, a wrong shape, dtype or device; the message says which.
     """
     data = {} if data is None else data
+    boolean("project_start", project_start, ProblemError)
     _check_names(problem, values, data)
     values = {name: values[name] for name in problem.variables}
     arguments = taken_apart(values, {name: dict(replaced) for name, replaced in data.items()})

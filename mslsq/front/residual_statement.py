@@ -32,7 +32,7 @@ from mslsq.problem.errors import DtypeError, ProblemError, ShapeError, check_sta
 from mslsq.problem.layout import check_dense
 from mslsq.problem.leaf import LeafSpace, leaf_space
 from mslsq.problem.system import System, Unknown
-from mslsq.validation import instance_of
+from mslsq.validation import boolean, instance_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +66,7 @@ def stated_residual(
         ProblemError: something is wrong with the shapes, dtypes or arguments; the message says what.
     """
     _check_options(residual, args, jac, loss)
+    boolean("project_start", project_start, ProblemError)
     arguments = taken_apart(x0, *args)
     leaves, structure = arguments.leaves[0], arguments.structures[0]
     names = numbered("x0", len(leaves))

@@ -99,7 +99,7 @@ def as_real_tensor(value: float | Tensor, what: str) -> Tensor:
             raise TypeError(f"{what} got a tensor of dtype {value.dtype}; give a real number or a real tensor.")
         return value if value.is_floating_point() else value.to(torch.float64)
     try:
-        if isinstance(value, str | bytes):
+        if isinstance(value, str | bytes | bool):
             raise TypeError
         return torch.tensor(float(value), dtype=torch.float64, device="cpu")
     except (TypeError, ValueError):

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from mslsq.validation import plain_options
+
 
 @dataclass(frozen=True)
 class Euclidean:
@@ -18,6 +20,7 @@ class Euclidean:
     dim: int
 
     def __post_init__(self) -> None:
+        plain_options(self)
         if not isinstance(self.dim, int) or isinstance(self.dim, bool):
             raise TypeError(f"Euclidean(dim) needs an int, got {self.dim!r} ({type(self.dim).__name__})")
         if self.dim < 1:

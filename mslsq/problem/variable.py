@@ -10,7 +10,7 @@ from mslsq.elsewhere.members import NAMES_OF_VARIABLES, here
 from mslsq.manifolds import space_of
 from mslsq.problem.components import Components, checked_components
 from mslsq.problem.errors import IndexRangeError, ProblemError
-from mslsq.validation import integer
+from mslsq.validation import integer, plain_number
 
 Index = Any  # int, slice, sequence of int, or integer tensor of shape (E,)
 
@@ -43,7 +43,7 @@ class Variable:
         self.name = name
         self.manifold = manifold
         self.space = space_of(manifold)
-        self.count = count
+        self.count = plain_number(count)
         self.lower, self.upper = lower, upper
         if (lower is not None or upper is not None) and not self.space.is_euclidean:
             raise ProblemError(

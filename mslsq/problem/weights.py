@@ -27,9 +27,7 @@ class Weight(nn.Module):
     def __init__(self, value: Tensor | float):
         super().__init__()
         if not isinstance(value, Tensor):
-            value = torch.as_tensor(
-                value, dtype=torch.float64, device="cpu"
-            )  # a solve takes it in the dtype of its start
+            value = _as_tensor(value, type(self).__name__)
         if not value.is_floating_point():
             raise ProblemError(f"{type(self).__name__}: expected a real floating-point tensor, not {value.dtype}.")
         if value.ndim not in (self.block_rank, self.block_rank + 1):
@@ -62,6 +60,14 @@ class Weight(nn.Module):
                 f"Cost {cost!r}: the residual of a block has {rows} entries, so its {cls.__name__} must have shape "
                 f"{expected} per block, not {tuple(shape)}."
             )
+
+
+def _as_tensor(value: Any, name: str) -> Tensor:
+    """Numbers as a tensor; a solve takes it in the dtype of its start."""
+    try:
+        return torch.as_tensor(value, dtype=torch.float64, device="cpu")
+    except (TypeError, ValueError):
+        raise ProblemError(f"{name}: expected a tensor or numbers, not {value!r}.") from None
 
 
 class Scale(Weight):

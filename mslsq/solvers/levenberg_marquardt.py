@@ -1,5 +1,6 @@
 """Levenberg–Marquardt: Gauss–Newton steps damped in the scaled variables, the damping steered by the gain ratio."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -130,6 +131,9 @@ class LevenbergMarquardt(Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for option in ("initial_damping", "max_damping"):
+            if getattr(self, option) is not None:
+                number(f"LevenbergMarquardt: {option}", getattr(self, option), most=math.inf, error=SolverOptionError)
         if self.initial_damping is not None and not 0 < self.initial_damping < self.max_damping:
             raise SolverOptionError(
                 f"LevenbergMarquardt: needs 0 < initial_damping < max_damping, got {self.initial_damping!r} and "

@@ -11,7 +11,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.problem.system import Inputs
 from mslsq.solvers.levenberg_marquardt import LevenbergMarquardt
 from mslsq.solvers.solver import Solver, SolverOptionError
-from mslsq.validation import instance_of
+from mslsq.validation import instance_of, plain_options
 
 if TYPE_CHECKING:
     from mslsq.linearize.plan import Plan
@@ -26,6 +26,7 @@ class OuterSolver:
     solver: Solver = field(default_factory=LevenbergMarquardt)
 
     def __post_init__(self) -> None:
+        plain_options(self)
         instance_of(f"{type(self).__name__}: solver", self.solver, Solver)
         if self.solver.checkpoint is not None:
             raise SolverOptionError(f"{type(self).__name__}: a checkpoint keeps one solve, not the rounds of several.")

@@ -15,7 +15,7 @@ from mslsq.linearize.linearizer import Linearization
 from mslsq.linearize.trace import Wish
 from mslsq.native.choice import CHOICES, Native, choice
 from mslsq.solvers.linear_choice import Automatic, Named
-from mslsq.validation import instance_of, integer, number, one_of
+from mslsq.validation import boolean, instance_of, integer, number, one_of, plain_options
 
 
 class SolverOptionError(ValueError):
@@ -42,6 +42,7 @@ class Checkpoint:
     seconds: float = 60.0
 
     def __post_init__(self) -> None:
+        plain_options(self)
         if not isinstance(self.path, (str, os.PathLike)):
             raise SolverOptionError(f"Checkpoint: path must be that of a file, not {self.path!r}.")
         number("Checkpoint: seconds", self.seconds, least=0, error=SolverOptionError)
@@ -152,7 +153,14 @@ class Solver:
 
     def __post_init__(self) -> None:
         name = type(self).__name__
+        plain_options(self)
         integer(f"{name}: max_steps", self.max_steps, error=SolverOptionError)
+        for option in ("compile", "early_stop"):
+            boolean(f"{name}: {option}", getattr(self, option), SolverOptionError)
+        if not isinstance(self.verbose, int):  # SciPy's 2 says that something is shown, too
+            boolean(f"{name}: verbose", self.verbose, SolverOptionError)
+        if self.callback is not None and not callable(self.callback):
+            raise SolverOptionError(f"{name}: callback must be a function of a StepInfo, not {self.callback!r}.")
         for option in ("ftol", "gtol", "xtol"):
             if option != "gtol" or self.gtol is not None:
                 number(f"{name}: {option}", getattr(self, option), least=0, error=SolverOptionError)
@@ -162,7 +170,7 @@ class Solver:
         if self.time_budget is not None:
             number(f"{name}: time_budget", self.time_budget, above=0, error=SolverOptionError)
         if self.checkpoint is not None:
-            instance_of(f"{name}: checkpoint", self.checkpoint, Checkpoint)
+            instance_of(f"{name}: checkpoint", self.checkpoint, Checkpoint, "Write mslsq.Checkpoint(path).")
         if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
             raise SolverOptionError(
                 f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky(), "

@@ -506,7 +506,7 @@ def attribute_of_an_array():
 
 @kind
 def attribute_of_a_global_parameter():
-    return lambda x: HUNG.k * x, onto(HUNG)
+    return lambda x: HUNG.k * x, onto(HUNG)  # pyright: ignore
 
 
 HUNG = nn.Parameter(torch.ones(1), requires_grad=False)

@@ -11,6 +11,7 @@ from mslsq import pytree
 from mslsq.front.batching import sent, shape_of_one
 from mslsq.levels import python_numbers
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError, unknown_name
+from mslsq.validation import made_a_tensor
 
 Tie = Callable[[Any], Tensor]
 
@@ -181,7 +182,8 @@ def _marks(p0: Any, fixed: Any, where: str) -> list[_Mark]:
         return [mark for key, part in p0.items() for mark in _marks(part, fixed.get(key, False), f"{where}[{key!r}]")]
     given = pytree.broadcast_prefix(False if fixed is None else fixed, p0)
     if given is None:
-        raise ProblemError(f"{where} does not fit the start: {type(fixed).__name__} for {type(p0).__name__}.")
+        hint = made_a_tensor(fixed) if isinstance(p0, Tensor) else ""
+        raise ProblemError(f"{where} does not fit the start: {type(fixed).__name__} for {type(p0).__name__}.{hint}")
     return [_mark(entry, where) for entry in given]
 
 

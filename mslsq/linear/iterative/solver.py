@@ -27,7 +27,7 @@ from mslsq.linear.sparse import SparseCholesky
 from mslsq.linear.storage import Storage, Vector, already_bound
 from mslsq.linear.stored_blocks import StoredBlocks
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem, UnformedSystem
-from mslsq.validation import integer, number, one_of
+from mslsq.validation import boolean, integer, number, one_of, plain_options
 
 LARGEST_DIRECT = 2e8
 """Up to that many numbers in the factor (1.6 GB) derivatives are solved by sparse Cholesky, on a CPU: it proves the
@@ -93,6 +93,7 @@ class ConjugateGradient(LinearSolver):
     """How many iterations a step makes, without looking; set by the engine where looking costs a wait."""
 
     def __post_init__(self) -> None:
+        plain_options(self)
         for option, known in (
             ("preconditioner", ("block_jacobi", "jacobi", "schur_jacobi")),
             ("forcing", ("adaptive", "constant")),
@@ -101,6 +102,7 @@ class ConjugateGradient(LinearSolver):
             one_of(f"ConjugateGradient: {option}", getattr(self, option), known)
         number("ConjugateGradient: tolerance", self.tolerance, above=0, below=1)
         integer("ConjugateGradient: max_iterations", self.max_iterations, 1)
+        boolean("ConjugateGradient: matrix_free", self.matrix_free)
         if self.matrix_free and self.preconditioner == "schur_jacobi":
             raise ValueError(
                 "ConjugateGradient: 'schur_jacobi' needs the blocks of the normal equations: leave matrix_free out, or "

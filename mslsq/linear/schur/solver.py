@@ -1,6 +1,6 @@
 """The Schur complement as a linear solver: eliminate the blocks that do not touch each other, solve for the rest."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -68,7 +68,7 @@ class Schur(LinearSolver):
 
     def __post_init__(self) -> None:
         one_of("Schur: reduced", self.reduced, ("auto", "dense", "sparse", "iterative"))
-        if isinstance(self.eliminate, list):
+        if isinstance(self.eliminate, Sequence) and not isinstance(self.eliminate, str):
             object.__setattr__(self, "eliminate", tuple(self.eliminate))
         names = (self.eliminate,) if isinstance(self.eliminate, str) else self.eliminate
         if names is not None and not (isinstance(names, tuple) and names and all(isinstance(n, str) for n in names)):
