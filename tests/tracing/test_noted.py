@@ -299,6 +299,19 @@ def plain(x):
     return x
 
 
+def test_an_object_without_weak_references_is_left_to_the_walk():
+    class Called:
+        __slots__ = ("k",)
+
+        def __init__(self, k):
+            self.k = k
+
+        def __call__(self, x):
+            return self.k * x
+
+    assert Noted.of(collect(Called(2.0)), looks_at_objects=True) is None
+
+
 def test_a_function_that_calls_itself_is_left_to_the_walk():
     text = "def make():\n    def residual(p): return residual(p - 1) if p.ndim > 9 else p\n    return residual\n"
     assert of_function(written(text + "residual = make()"))[1] is None

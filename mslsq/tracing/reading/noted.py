@@ -51,8 +51,11 @@ class Noted:
     def __init__(self, collected: Collected, looks_at_objects: bool):
         root = collected.root
         self._kind = type(root)
-        self._root = None if self._kind is types.FunctionType or not looks_at_objects else weakref.ref(root)
-        """None of a function: another one of the same code, that holds the same, reads the same."""
+        try:
+            self._root = None if self._kind is types.FunctionType or not looks_at_objects else weakref.ref(root)
+            """None of a function: another one of the same code, that holds the same, reads the same."""
+        except TypeError as error:  # an object with slots alone
+            raise MoreError from error
         self._reads: list[tuple[Callable[..., Any], str]] = []
         self._found: list[Any] = []
         """What stands at names: of modules and their tables, of a library."""
