@@ -76,7 +76,7 @@ class Attachment:
 
     def of_free(self, vector: Tensor) -> Tensor:
         """(batch, columns) without the columns that bounds hold."""
-        return vector if self.free is None else torch.where(self.free, vector, 0)
+        return vector if not self.bounds or self.free is None else torch.where(self.free, vector, 0)
 
     def guarded_bounds(self, fill: float) -> dict[str, Tensor]:
         """The bounds as (batch or 1, count, tangent), guarded as inputs are."""

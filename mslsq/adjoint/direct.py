@@ -200,18 +200,18 @@ class DirectDerivatives:
             point: where all problems have converged.
             inputs: as given by the user, those of each problem's own with the batch axis first.
         """
-        with torch.no_grad(), without_saved_tensor_hooks():
-            found = ends.factor_if_fine(point, inputs)
-        if found is None:
-            return None
-        factor, residual = found
-        answer = Answer.of_minimum(point.values, point.cost, factor, residual)
-        given = tuple(map(views, inputs))
-        attachment = Attachment(self.call, self.linearizer, starts, given, {}, answer, self._written())
-        if not attachment.is_kept:
-            return None
-        way = ends.way(attachment, wanted_of(inputs))
         with without_saved_tensor_hooks():
+            with torch.no_grad():
+                found = ends.factor_if_fine(point, inputs)
+            if found is None:
+                return None
+            factor, residual = found
+            answer = Answer.of_minimum(point.values, point.cost, factor, residual)
+            given = tuple(map(views, inputs))
+            attachment = Attachment(self.call, self.linearizer, starts, given, {}, answer, self._written())
+            if not attachment.is_kept:
+                return None
+            way = ends.way(attachment, wanted_of(inputs))
             return Differentiated(pulled_back(self.adjoint, attachment, way, self.adjoint.order), residual)
 
     def missing(self, values: Values, cost: Tensor, inputs: tuple[Inputs, ...]) -> Differentiated:

@@ -253,7 +253,7 @@ def pulled_through_retraction(
     """Cotangents of the values as one of a step from them, in the columns of the system."""
     unknowns, structure = linearizer.system.unknowns, linearizer.structure
     pieces = [_pulled(unknown.space, *pair) for unknown, *pair in zip(unknowns, values, towards, strict=True)]
-    joint = torch.cat([piece.flatten(1) for piece in pieces], 1)
+    joint = pieces[0].flatten(1) if len(pieces) == 1 else torch.cat([piece.flatten(1) for piece in pieces], 1)
     if structure.natural:
         return joint
     index = torch.cat([columns.reshape(-1) for columns in structure.columns])

@@ -60,6 +60,13 @@ class Part:
         """All that one of them adds."""
         return [x for _, x in (*self.sums, *self.scattered)]
 
+    def read(self, program: Program) -> set[int]:
+        """The numbers of the tensors that they are computed from."""
+        outputs, copies = [x.number for x in self.scalars], self.copies
+        nodes = [program.nodes[n] for n in program.needed(outputs)]
+        leaves = [copies.leaves[node.detail[1]].tensor for node in nodes if _is_leaf(node, copies)]
+        return {*program.inputs_of(outputs), *(tensor for tensor in leaves if tensor is not None)}
+
 
 @dataclass(frozen=True)
 class Linearizing:

@@ -38,6 +38,8 @@ class ScalarCurvature(ScalarSystem):
         self.count = self._program.count(outputs)
         if self.count > LARGEST:
             raise NotScalarError(f"it takes {self.count:,} operations of scalars, more than {LARGEST:,}")
+        # The gradient in the data of a difference does not depend on them: they need not be put side by side.
+        self.reads = self.reads.without_unread({n for part in self._parts for n in part.read(self._program)})
 
     def _cost(self, block: BlockTerm, unit: Unit, copies: Copies) -> Scalar:
         """½ρ of one copy of a unit."""

@@ -4,7 +4,7 @@ Rows, or blocks, whose code is the same for other entries of the data become a l
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -95,6 +95,18 @@ class Reads:
         self.own.append((term, name))
         self.data += size if is_real else 0
         self.integers += 0 if is_real else size
+
+    def without_unread(self, read: Collection[int]) -> "Reads":
+        """The same without the tensors of each problem's own that are not among those of these numbers."""
+        kept, own = Reads(shared=list(self.shared)), iter(self.own)
+        for number, source in self.sources.items():
+            if source.array not in (DATA, INTEGERS):
+                kept.sources[number] = source
+                continue
+            term, name = next(own)
+            if number in read:
+                kept.add(number, term, name, source.size, source.array == DATA, is_own=True)
+        return kept
 
 
 def as_read(inputs: tuple[Inputs, ...], names: Sequence[tuple[int, str]]) -> list[Tensor]:

@@ -16,19 +16,37 @@ struct Work {
     real* sums;
 };
 
-// The numbers of one problem in a lane.
-static inline void load_lane(const Work& w, const Extents& z, const Own* own, V* state, V* data, I* integers, long lane, long problem) {
+// The numbers of a vector of problems, from `first` on; the last of `count` is repeated. A vector is put together in a
+// register: written lane by lane and read at once, it would have to wait for its writes.
+static inline void load_lanes(const Work& w, const Extents& z, const Own* own, V* state, V* data, I* integers, long first, long count) {
     long states = 0, reals = 0, whole = 0;
     for (long k = 0; k < z.own; k++) {
+        long begin[N];
+        for (long i = 0; i < N; i++) begin[i] = (first + (i < count ? i : count - 1)) * w.own_steps[k];
         if (!own[k].is_real) {
-            const long* from = (const long*)w.own[k] + problem * w.own_steps[k];
-            for (long e = 0; e < own[k].size; e++) entry(integers, whole++, lane) = from[e];
+            for (long e = 0; e < own[k].size; e++, whole++)
+                for (long i = 0; i < N; i++) entry(integers, whole, i) = ((const long*)w.own[k] + begin[i])[e];
             continue;
         }
-        const real* from = (const real*)w.own[k] + problem * w.own_steps[k];
+        const real* const from = (const real*)w.own[k];
         V* const to = k < z.arguments ? state + states : data + reals;
         (k < z.arguments ? states : reals) += own[k].size;
-        for (long e = 0; e < own[k].size; e++) entry(to, e, lane) = from[e];
+        for (long e = 0; e < own[k].size; e++) {
+            V x;
+            for (long i = 0; i < N; i++) x[i] = from[begin[i] + e];
+            to[e] = x;
+        }
+    }
+}
+
+// Numbers of a vector of problems to where each has its own.
+static inline void store_lanes(real* to, const V* from, long size, long count) {
+    for (long e = 0; e < size; e++) {
+        const V x = from[e];
+        if (count == N)
+            for (long i = 0; i < N; i++) to[i * size + e] = x[i];
+        else
+            for (long i = 0; i < count; i++) to[i * size + e] = x[i];
     }
 }
 
@@ -42,14 +60,11 @@ static inline void map_problems(const Work& w, const Extents& z, const Own* own,
     for (long k = 0; k < z.sums; k++) sums[k] = V{};
     for (long first = w.begin; first < w.end; first += N) {
         const long count = w.end - first < N ? w.end - first : N;
-        for (long i = 0; i < N; i++)
-            load_lane(w, z, own, state, data, integers, i, first + (i < count ? i : count - 1));
+        load_lanes(w, z, own, state, data, integers, first, count);
         function({w.shared, data, integers}, state, found);
         const V* from = found;
         for (long k = 0; k < z.outputs; from += sizes[k++]) {
-            real* const to = w.outputs[k] + first * sizes[k];
-            for (long i = 0; w.outputs[k] && i < count; i++)
-                for (long e = 0; e < sizes[k]; e++) to[i * sizes[k] + e] = ((const real*)(from + e))[i];
+            if (w.outputs[k]) store_lanes(w.outputs[k] + first * sizes[k], from, sizes[k], count);
         }
         for (long k = 0; k < z.sums; k++) {
             if (count == N)
