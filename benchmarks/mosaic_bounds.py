@@ -1,10 +1,15 @@
 """How well can the maps of a ring be placed at all? The Cramér-Rao bound, and draws of noise beside it.
 
     python benchmarks/mosaic_bounds.py --scenes moon --counts 12 --draws 5 --first 7000 --size 112
+    python benchmarks/mosaic_bounds.py --scenes waves --counts 12 --chained 3 --first 7000 --size 112
 
 The bound is that of all warps, gains and biases together, every map but the first free: two maps see a common pixel
 with independent white noise, and the scene between samples is known. Draws have one geometry, that of `mosaics.py
 rings`, and noise of their own: how far the joint alignment and the chain are off, each over the maps that it places.
+
+How often is the chain nearer in one draw, if nothing is wrong? Where the joint estimate is the best that there is, what
+the chain is off by more is independent of what the joint one is off by, with the difference of their covariances (Gauss
+and Markov; Hausman, 1978). `RATIOS` such draws give the ratio of their errors over the first maps.
 """
 
 import argparse
@@ -32,6 +37,9 @@ STEP = 0.05
 FEWEST = 50
 """Common pixels of two maps that are counted."""
 
+RATIOS = 20_000
+"""Draws by covariances alone."""
+
 
 def similarity(parameters: Float[np.ndarray, "4"], side: int) -> Float[np.ndarray, "3 3"]:
     """A small one about the middle of a map, in its pixels."""
@@ -42,8 +50,11 @@ def similarity(parameters: Float[np.ndarray, "4"], side: int) -> Float[np.ndarra
     return np.block([[turn, (middle - turn @ middle + parameters[:2])[:, None]], [np.zeros((1, 2)), np.ones((1, 1))]])
 
 
-def information(mosaic: Mosaic, noise: float) -> Float[np.ndarray, "maps_unknowns maps_unknowns"]:
-    """Of all maps' unknowns, from the pixels that two maps have in common; the mosaic is without noise."""
+def information(
+    mosaic: Mosaic, noise: float
+) -> tuple[Float[np.ndarray, "maps_unknowns maps_unknowns"], Float[np.ndarray, "maps_unknowns maps_unknowns"]]:
+    """Of all maps' unknowns, from the pixels that two maps have in common: of all pairs, and of every map with the one
+    before it alone. The mosaic is without noise."""
     count, side = len(mosaic.maps), len(mosaic.maps[0])
     values = [
         (raster * gain + bias).numpy() for raster, gain, bias in zip(mosaic.maps, mosaic.gain, mosaic.bias, strict=True)
@@ -52,7 +63,7 @@ def information(mosaic: Mosaic, noise: float) -> Float[np.ndarray, "maps_unknown
     warps = mosaic.transforms.numpy()
     y, x = np.mgrid[:side, :side].reshape(2, -1)
     pixels = np.stack([x, y, np.ones(x.size)])
-    whole = np.zeros((count * UNKNOWNS, count * UNKNOWNS))
+    whole, of_chain = np.zeros((2, count * UNKNOWNS, count * UNKNOWNS))
 
     def seen(of: int, warp: Float[np.ndarray, "3 3"], at: Float[np.ndarray, "3 n"]) -> Float[np.ndarray, " n"]:
         there = warp @ at
@@ -76,24 +87,37 @@ def information(mosaic: Mosaic, noise: float) -> Float[np.ndarray, "maps_unknown
             columns += [sign * own, np.full(len(own), sign)]
         jacobian = np.stack(columns, 1)
         both = np.r_[i * UNKNOWNS : (i + 1) * UNKNOWNS, j * UNKNOWNS : (j + 1) * UNKNOWNS]
-        whole[np.ix_(both, both)] += jacobian.T @ jacobian / (2 * noise**2)
-    return whole
+        of_pair = jacobian.T @ jacobian / (2 * noise**2)
+        whole[np.ix_(both, both)] += of_pair
+        if j == i + 1:
+            of_chain[np.ix_(both, both)] += of_pair
+    return whole, of_chain
 
 
-def bound(mosaic: Mosaic, noise: float) -> Float[np.ndarray, " free"]:
+def of_corners(maps: int) -> Float[np.ndarray, "maps_8 maps_unknowns"]:
+    """What moves the four corners (±1, ±1) of half sides: shift, and rotation and scale times (∓y, x) and (x, y)."""
+    corners = [[[1, 0, -v, u, 0, 0], [0, 1, u, v, 0, 0]] for u, v in itertools.product((-1.0, 1.0), repeat=2)]
+    return np.kron(np.eye(maps), np.concatenate(corners))
+
+
+def bound(covariance: Float[np.ndarray, "free_unknowns free_unknowns"]) -> Float[np.ndarray, " free"]:
     """Root mean square of the corners' errors in pixels, of every map but the first."""
-    covariance = np.linalg.inv(information(mosaic, noise)[UNKNOWNS:, UNKNOWNS:])
-    found = []
-    for k in range(len(mosaic.maps) - 1):
-        block = covariance[k * UNKNOWNS :, k * UNKNOWNS :][:4, :4]
-        # At a corner (±1, ±1) of half sides: shift, and rotation and scale times (∓y, x) and (x, y).
-        squares = [
-            np.trace(move @ block @ move.T)
-            for u, v in itertools.product((-1.0, 1.0), repeat=2)
-            for move in [np.array([[1, 0, -v, u], [0, 1, u, v]])]
-        ]
-        found.append(np.mean(squares) ** 0.5)
-    return np.array(found)
+    move = of_corners(len(covariance) // UNKNOWNS)
+    return np.sqrt(np.diag(move @ covariance @ move.T).reshape(-1, 8).sum(-1) / 4)
+
+
+def ratios_by_chance(
+    best: Float[np.ndarray, "free_unknowns free_unknowns"],
+    other: Float[np.ndarray, "free_unknowns free_unknowns"],
+    maps: int,
+) -> Float[np.ndarray, " draws"]:
+    """The error of the best estimate over that of another one of the first maps, draw by draw, by their covariances."""
+    random, move = np.random.default_rng(0), of_corners(maps)
+    off = []
+    for covariance in (best, other - best):
+        values, vectors = np.linalg.eigh(move @ covariance[: maps * UNKNOWNS, : maps * UNKNOWNS] @ move.T)
+        off.append((vectors * np.sqrt(np.maximum(values, 0))) @ random.standard_normal((len(values), RATIOS)))
+    return np.linalg.norm(off[0], axis=0) / np.linalg.norm(off[0] + off[1], axis=0)
 
 
 def main() -> int:
@@ -104,13 +128,16 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=160, help="of the maps, at most")
     parser.add_argument("--first", type=int, default=0, help="the seed of the geometry")
     parser.add_argument("--draws", type=int, default=0, help="of noise")
+    parser.add_argument("--chained", type=int, help="the maps that the chain places after the first: all if left out")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print_machine(("torch", "numpy", "scipy"))
     rows = []
     for name, count in itertools.product(arguments.scenes, arguments.counts):
         clean = ring_of(name, count, arguments.first, arguments.size, noise=0.0)
-        least = bound(clean, arguments.noise)
+        covariances = [np.linalg.inv(one[UNKNOWNS:, UNKNOWNS:]) for one in information(clean, arguments.noise)]
+        least = bound(covariances[0])
+        by_chance = ratios_by_chance(covariances[0], covariances[1], min(arguments.chained or count, count - 1))
         joint, chained, dimension, ratios = [], [], [], []
         for draw in range(arguments.draws):
             random = np.random.default_rng([arguments.first, draw])
@@ -127,12 +154,13 @@ def main() -> int:
                 ratios.append(np.sqrt(np.mean(joint[-1][both] ** 2) / np.mean(chained[-1][both] ** 2)))
             dimension += nees(result, mosaic, MODEL)
         row = [name, count, f"{np.sqrt(np.mean(least**2)):.3f}", f"{least.max():.2f}"]
+        row += [f"{np.median(by_chance):.2f}, {np.quantile(by_chance, 0.95):.2f}", f"{np.mean(by_chance > 1):.1%}"]
         if joint:
             row += [f"{np.sqrt(np.nanmean(np.square(each))):.3f}" for each in (joint, chained)]
             row += [" ".join(f"{ratio:.2f}" for ratio in sorted(ratios)), f"{np.mean(dimension):.2f}"]
         rows.append(row)
         print(*row, flush=True)
-    heads = ["scene", "maps", "bound px", "of the worst map"]
+    heads = ["scene", "maps", "bound px", "of the worst map", "ratio by chance: median, 95 %", "above 1"]
     heads += ["joint px", "chain px", "ratios, the same maps", "NEES"] if arguments.draws else []
     print_table("Rings", heads, rows)
     return 0
