@@ -60,8 +60,8 @@ class Raster:
     """The file itself."""
 
     def luminance(self) -> Float[Tensor, "1 height width"]:
-        """One channel to align by: Rec. 709 luminance of three bands, the mean of any other number. Of a map of ROS walls
-        are dark, as map_saver has them, whatever its own greys are."""
+        """One channel to align by: Rec. 709 luminance of three bands, the mean of any other number. Of a map of ROS,
+        walls are dark, whatever its own greys are."""
         if self.kind.ros is not None:
             return self.kind.ros.walls_dark(self.values.mean(0, keepdim=True))
         if self.values.shape[0] == 3:

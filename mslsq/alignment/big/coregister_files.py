@@ -234,8 +234,8 @@ def _typical(pyramids: Pyramids, model: Bias, answer: Answer, steps: tuple[float
     robust = answer.robust
     samples = Comparison.of(pyramids.unsmoothed, 0, model, ~answer.changed).valid(robust.shift)
     left = -samples.residual(robust)
-    near = typical(Comparison.of(pyramids, 0, model), robust) if changes else []
-    return Judged(robust, answer.fitted.scale, steps, near, float(left.median()), nmad(left))
+    near = typical(Comparison.of(pyramids, 0, model), robust, answer.share) if changes else []
+    return Judged(robust, answer.fitted.scale, steps, near, float(left.median()), nmad(left), answer.share)
 
 
 def _judged(

@@ -17,7 +17,7 @@ from mslsq.alignment.big.files import reduced as reduced_size
 from mslsq.alignment.big.tally import Bins, Tally
 from mslsq.alignment.big.windows import Models
 from mslsq.alignment.dem.bias import Bias, Frame
-from mslsq.alignment.dem.change import Neighbourhoods, Typical, widened
+from mslsq.alignment.dem.change import HALF, Neighbourhoods, Typical, widened
 from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
 from mslsq.alignment.dem.heights import CUT
 from mslsq.alignment.dem.local import Box, LocalCoregistration, Part
@@ -42,6 +42,8 @@ class Judged(NamedTuple):
     neighbourhoods: Sequence[Typical]
     middle: float
     spread: float
+    share: float = HALF
+    """Of the terrain, that says what is typical."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def settle(
         sums = _pass(replace(passes, judged=judged), loss, f"settling pass {number}", progress)
         if sums.residuals.count < FEWEST:
             return Settled(passes.by, 0.0)
-        typical = _typical(sums) if changes else []
+        typical = _typical(sums, judged.share) if changes else []
         step = _step(sums.system, free)
         at = Solved(judged.robust.shift + step[:2], judged.robust.bias + step[2:])
         if not np.isfinite(step).all() or np.abs(at.shift - start).max() > FARTHEST:
@@ -131,8 +131,8 @@ def _count(tally: Tally, values: np.ndarray) -> None:
     tally.add(values, tally.bins.of(values))
 
 
-def _typical(sums: _Sums) -> Sequence[Typical]:
+def _typical(sums: _Sums, share: float) -> Sequence[Typical]:
     """As `dem.change` has it; nothing where most has changed."""
     if sums.changed > MOST * sums.known:
         return []
-    return [Typical(sigma, *tally.mode()) for sigma, tally in sums.means.items() if tally.count >= FEWEST]
+    return [Typical(sigma, *tally.mode(share)) for sigma, tally in sums.means.items() if tally.count >= FEWEST]

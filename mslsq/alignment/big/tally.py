@@ -7,6 +7,8 @@ middle, and that share of the distance far from it, so that a class of outliers 
 import numpy as np
 from jaxtyping import Float
 
+from mslsq.alignment.dem.change import HALF, normal_width
+
 REACH, BINS = 26.0, 1 << 17
 """asinh of the farthest distance that is told from others, in spreads (1e11 of them); and how many bins."""
 
@@ -62,18 +64,19 @@ class Tally:
             "rmse": float(np.sqrt(self.squares / self.count)),
         }
 
-    def mode(self) -> tuple[float, float]:
-        """Middle and sigma of the larger part of the numbers: their shortest half, as `dem.change` finds it."""
+    def mode(self, share: float = HALF) -> tuple[float, float]:
+        """Middle and sigma of the larger part of the numbers: their shortest half, or another share of them, as
+        `dem.change` finds it."""
         used = np.flatnonzero(self.held)
         ends = np.unique(np.concatenate([self.bins.edges[used], self.bins.edges[used + 1]]))
         below = np.zeros(len(ends))
         below[np.searchsorted(ends, self.bins.edges[used + 1])] = self.held[used]
         below = np.cumsum(below)
-        half = 0.5 * self.count
-        begins = ends[below <= half]
-        last, middle = (np.interp(below[: len(begins)] + part * half, below, ends) for part in (1.0, 0.5))
+        part = share * self.count
+        begins = ends[below <= self.count - part]
+        last, middle = (np.interp(below[: len(begins)] + of * part, below, ends) for of in (1.0, 0.5))
         shortest = int(np.argmin(last - begins))
-        return float(middle[shortest]), max(float((last - begins)[shortest]) / 1.349, 1e-9)
+        return float(middle[shortest]), max(float((last - begins)[shortest]) / normal_width(share), 1e-9)
 
 
 def _median(

@@ -6,6 +6,7 @@ of the overlap, so that what is wrong everywhere (a tilt that the bias model lac
 """
 
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,9 @@ with it."""
 
 FEWEST = 64
 """Means below which nothing is typical of them."""
+
+HALF = 0.5
+"""Share of the terrain, the most alike, that says what is typical."""
 
 MOST = 0.6
 """Share of the overlap that may have changed: where it is more, nothing is said to have."""
@@ -76,36 +80,32 @@ class Neighbourhoods(NamedTuple):
         return out
 
 
-def changed(comparison: Comparison, at: Solved) -> Bool[Tensor, "height width"]:
-    """Where the finest level's residuals say so, true; false elsewhere and where nothing is compared."""
-    return _judged(comparison, at)[1]
+def changed(comparison: Comparison, at: Solved, share: float = HALF) -> Bool[Tensor, "height width"]:
+    """Where the finest level's residuals say so, true; false elsewhere and where nothing is compared. Typical is what
+    `share` of the terrain has."""
+    return _judged(comparison, at, share)[1]
 
 
-def typical(comparison: Comparison, at: Solved) -> list[Typical]:
+def typical(comparison: Comparison, at: Solved, share: float = HALF) -> list[Typical]:
     """By what `changed` judges; empty where nothing is said to have changed."""
-    return _judged(comparison, at)[0]
+    return _judged(comparison, at, share)[0]
 
 
-def _judged(comparison: Comparison, at: Solved) -> tuple[list[Typical], Bool[Tensor, "height width"]]:
+def _judged(comparison: Comparison, at: Solved, share: float) -> tuple[list[Typical], Bool[Tensor, "height width"]]:
     seen = Neighbourhoods.of(comparison, at)
     enough = (one for one in seen.means if int(one[2].sum()) >= FEWEST)
-    found = [Typical(sigma, *middle_and_spread(mean[inner])) for sigma, mean, inner in enough]
+    found = [Typical(sigma, *middle_and_spread(mean[inner], share)) for sigma, mean, inner in enough]
     out = seen.beyond(found)
     if int((out & seen.known).sum()) > MOST * int(seen.known.sum()):
         return [], torch.zeros_like(out)
     return found, out
 
 
-def width_of_half(comparison: Comparison, at: Solved) -> float:
-    """Metres: the spread of the larger part of all residuals at an answer, as a sigma."""
-    return middle_and_spread(comparison.valid(at.shift).residual(at))[1]
-
-
-def widened(moved: Bool[Tensor, "height width"]) -> Bool[Tensor, "height width"]:
-    """Changed terrain and what is within `MARGIN` of it."""
+def widened(moved: Bool[Tensor, "height width"], margin: float = MARGIN) -> Bool[Tensor, "height width"]:
+    """Changed terrain and what is within `margin` pixels of it."""
     if not bool(moved.any()):
         return moved
-    return torch.from_numpy(np.asarray(ndimage.distance_transform_edt(~moved.numpy())) <= MARGIN)
+    return torch.from_numpy(np.asarray(ndimage.distance_transform_edt(~moved.numpy())) <= margin)
 
 
 def _field(samples: Comparison, at: Solved) -> tuple[Float[Tensor, "height width"], Bool[Tensor, "height width"]]:
@@ -147,12 +147,17 @@ def _patches(where: Bool[Tensor, "height width"], least: float) -> Bool[Tensor, 
     return torch.from_numpy(sizes[labels] >= least)
 
 
-def middle_and_spread(values: Float[Tensor, " n"]) -> tuple[float, float]:
+def middle_and_spread(values: Float[Tensor, " n"], share: float = HALF) -> tuple[float, float]:
     """Middle and sigma of the larger part: the shortest half of the values (Rousseeuw, 1984), of which a change of one
-    sign in 40 % of them moves neither far."""
+    sign in 40 % of them moves neither far; or another `share` of them."""
     ordered = values.sort().values
-    half = len(ordered) // 2
-    widths = ordered[half:] - ordered[: len(ordered) - half]
+    part = int(share * len(ordered))
+    widths = ordered[part:] - ordered[: len(ordered) - part]
     first = int(widths.argmin())
-    middle, width = float(ordered[first + half // 2]), float(widths[first])
-    return middle, max(width / 1.349, 1e-9)
+    middle, width = float(ordered[first + part // 2]), float(widths[first])
+    return middle, max(width / normal_width(share), 1e-9)
+
+
+def normal_width(share: float) -> float:
+    """Sigmas about the middle of a normal distribution that hold this share of it."""
+    return 2 * NormalDist().inv_cdf(0.5 + 0.5 * share)

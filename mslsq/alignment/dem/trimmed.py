@@ -18,25 +18,31 @@ from mslsq.alignment.dem.uncertainty import LEAST_SHARE, Cells
 SUBSETS, BEST = 500, 10
 """Subsets that a search begins from, and those of which it goes on to the end."""
 
+LEAST_PART, FEWEST_CELLS = 0.35, 16
+"""Share of the cells that an answer must explain at least to be compared, and cells below which none is better."""
+
+MUCH = 0.1
+"""Of a cell's logarithm of the likelihood, by which another bias must say more to be a rival of the answer."""
+
+NORMAL = 0.5 + 0.5 * np.log(2 * np.pi)
+"""What a normal density of a sigma of 1 has in the mean below 0, as a logarithm."""
+
 MANY = 0.05
 """Share of the cells beyond `FAR` sigmas of the larger part from which on half of the terrain is asked: noise that
 neighbouring cells share has a thousandth there, and a handful of hills is found without."""
 
 
-def outside_of_half(whole: Comparison, at: Solved) -> tuple[Bool[Tensor, "height width"], Solved] | None:
-    """Pixels of the cells that the bias of the better half does not explain, and an answer with that bias; None where
-    these are few, or too few cells have data."""
-    samples, constant = whole.valid(at.shift), np.zeros(whole.bias.count)
+def outside_of_share(whole: Comparison, at: Solved, share: float) -> tuple[Bool[Tensor, "height width"], Solved] | None:
+    """Pixels of the cells that the bias of the better `share` of them does not explain, and an answer with that bias;
+    None where these are few, or too few cells have data."""
+    samples = whole.valid(at.shift)
     cells = Cells(samples)
-    raw = samples.residual(Solved(at.shift, constant))
-    sums = cells.sums(samples, torch.cat([torch.ones_like(raw)[:, None], raw[:, None], samples.columns], -1))
-    used = sums[:, 0] >= LEAST_SHARE * cells.area
-    values, columns = sums[used, 1] / sums[used, 0], sums[used, 2:] / sums[used, :1]
+    values, columns, used = _means(samples, cells, Solved(at.shift, np.zeros(whole.bias.count)))
     if len(values) < 8 * columns.shape[1]:
         return None
-    bias = trimmed(values, columns)
+    bias = trimmed(values, columns, share)
     left = values + columns @ bias
-    middle, spread = middle_and_spread(torch.from_numpy(left))
+    middle, spread = middle_and_spread(torch.from_numpy(left), share)
     far = np.abs(left - middle) > FAR * spread
     if far.mean() < MANY:
         return None
@@ -48,10 +54,63 @@ def outside_of_half(whole: Comparison, at: Solved) -> tuple[Bool[Tensor, "height
     return outside, Solved(at.shift, bias)
 
 
-def trimmed(values: Float[np.ndarray, " n"], columns: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " k"]:
-    """β with the least sum of the (n + k + 1) / 2 smallest squares of values + columns β; the same in every call."""
+def better(whole: Comparison, one: Solved, other: Solved) -> bool:
+    """Does the other of two answers say more of the cells' means? As likelihoods of a mixture: a normal part, and what
+    changed, anywhere within the range of both. Residuals of pixels would tell noise, which both have, and means are
+    where a change of less than that shows."""
+    means = [_means(samples := whole.valid(at.shift), Cells(samples), at)[0] for at in (one, other)]
+    if min(len(values) for values in means) < FEWEST_CELLS:
+        return False
+    reach = max(float(np.ptp(values)) for values in means)
+    first, second = (_likelihood(np.sort(values), reach) for values in means)
+    return second > first
+
+
+def not_excluded(whole: Comparison, at: Solved) -> Float[np.ndarray, " columns"] | None:
+    """How far off the bias is that the better third of the terrain agrees on, where it says more of all cells than the
+    answer does: what changed is then not known, and the answer is known no better than that. None where it does not."""
+    samples = whole.valid(at.shift)
+    values, columns, _ = _means(samples, Cells(samples), Solved(at.shift, np.zeros(whole.bias.count)))
+    if len(values) < max(FEWEST_CELLS, 8 * columns.shape[1]):
+        return None
+    other = trimmed(values, columns, LEAST_PART)
+    left = [values + columns @ bias for bias in (at.bias, other)]
+    reach = max(float(np.ptp(one)) for one in left)
+    own, more = (_likelihood(np.sort(one), reach) for one in left)
+    return other - at.bias if more > own + MUCH else None
+
+
+def _likelihood(ordered: Float[np.ndarray, " n"], reach: float) -> float:
+    """The mean logarithm over values, by the best normal part: some of them that lie side by side, `LEAST_PART` of all
+    or more."""
+    n = len(ordered)
+    sums, squares = (np.concatenate([[0.0], np.cumsum(ordered**power)]) for power in (1, 2))
+    best = -np.inf
+    for m in range(max(2, round(LEAST_PART * n)), n + 1):
+        mean, square = ((of[m:] - of[: n + 1 - m]) / m for of in (sums, squares))
+        spread = float(np.sqrt(max((square - mean**2).min(), (1e-6 * reach) ** 2, 1e-300)))
+        p, rest = m / n, 1 - m / n
+        outside = rest * np.log(rest / max(reach, spread)) if rest else 0.0
+        best = max(best, p * (np.log(p / spread) - NORMAL) + outside)
+    return best
+
+
+def _means(
+    samples: Comparison, cells: Cells, at: Solved
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n columns"], Bool[np.ndarray, " cells"]]:
+    """Of residuals and of columns, by cells that have data enough; and which these are."""
+    residual = samples.residual(at)
+    sums = cells.sums(samples, torch.cat([torch.ones_like(residual)[:, None], residual[:, None], samples.columns], -1))
+    used = sums[:, 0] >= LEAST_SHARE * cells.area
+    return sums[used, 1] / sums[used, 0], sums[used, 2:] / sums[used, :1], used
+
+
+def trimmed(
+    values: Float[np.ndarray, " n"], columns: Float[np.ndarray, "n k"], share: float = 0.5
+) -> Float[np.ndarray, " k"]:
+    """β with the least sum of the `share` (n + k + 1) smallest squares of values + columns β; the same in all calls."""
     n, k = columns.shape
-    half, scale = (n + k + 1) // 2, np.maximum(np.sqrt((columns**2).mean(0)), 1e-300)
+    half, scale = int(share * (n + k + 1)), np.maximum(np.sqrt((columns**2).mean(0)), 1e-300)
     own, rng = columns / scale, np.random.default_rng(0)
 
     def fitted(chosen: np.ndarray) -> np.ndarray:

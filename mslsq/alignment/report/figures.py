@@ -32,7 +32,7 @@ def overlay_figure(sheets: Sequence[Sheet]) -> Any:
             (sheet.checkerboard, "checkerboard: reference (red), map (cyan)"),
         )
         for axis, (picture, title) in zip(row, shown, strict=False):
-            axis.imshow(picture, interpolation="nearest")
+            axis.imshow(picture, interpolation="auto")
             axis.set_title(plain(title), fontsize=10, color=INK)
         limits = {"vmin": -sheet.limit, "vmax": sheet.limit}
         of = f", means of {sheet.means} × {sheet.means} pixels" if sheet.means > 1 else ""
@@ -57,7 +57,7 @@ def mosaics(items: Sequence[tuple[str, UInt8[np.ndarray, "h w 3"]]], path: Path)
     figure = figure_of(5.0 * max(1, len(items)), 5.2)
     axes = figure.subplots(1, max(1, len(items)), squeeze=False)[0]
     for axis, (title, picture) in zip(axes, items, strict=True):
-        axis.imshow(picture, interpolation="nearest")
+        axis.imshow(picture, interpolation="auto")
         axis.set_title(plain(title), fontsize=10, color=INK)
         axis.set_axis_off()
     return save_figure(figure, path)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from mslsq.alignment import CoregistrationError, CoregistrationStatus, Georeference, coregister
+from mslsq.alignment.dem.trimmed import _likelihood
 
 PIXEL = 30.0
 
@@ -130,6 +131,24 @@ def test_a_tilt_and_a_stretch_do_not_follow_a_change_whose_border_is_wide(pair, 
     assert found.changed[lowered > 10].mean() > 0.9  # all but the rim, which is not compared
     left = found.apply(seen) - made.truth
     assert abs(np.nanmean(left[lowered < 0.1])) < 0.4  # 5 m, where the bias follows the change
+
+
+@pytest.mark.parametrize("where", ["a side", "a strip"])
+def test_a_change_of_nearly_half_of_the_terrain_below_the_noise_of_pixels_is_left_out(pair, where):
+    made = pair(noise=2.0, side=160, seed=5)
+    lowered = 5.0 * (np.abs(made.x) < 0.42 if where == "a strip" else made.x < -0.12)  # 3 sigma of a difference
+    found = coregister(made.reference, made.dem - lowered - 4 * made.x, pixel_size=PIXEL, bias="plane")
+    assert found.changed[lowered > 0].mean() > 0.9
+    left = found.apply(made.dem - lowered - 4 * made.x) - made.truth
+    assert abs(np.nanmean(left[lowered == 0])) < 0.2
+
+
+def test_the_better_of_two_answers_leaves_most_of_the_terrain_narrow_not_half_of_it():
+    random = np.random.default_rng(0)
+    terrain = np.sort(0.1 * random.standard_normal(80)), np.sort(4.0 * random.random(64))
+    kept = _likelihood(np.sort(np.concatenate(terrain)), 6.0)
+    through = _likelihood(np.sort(1.2 * random.standard_normal(144)), 6.0)  # a tilt that follows the change
+    assert kept > through + 0.1
 
 
 def test_holes_and_blunders_are_left_out_and_stay_holes(pair):

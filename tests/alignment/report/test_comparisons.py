@@ -5,6 +5,7 @@ import pytest
 import torch
 
 pytest.importorskip("matplotlib")
+from mslsq.alignment.rasters import read_raster
 from mslsq.alignment.report import Comparison, figures, picture_of, sheet_of, views
 from mslsq.alignment.report.comparisons import LARGEST_SIDE, checkerboard, reduced
 from mslsq.alignment.report.encoding import data_addresses
@@ -99,3 +100,11 @@ def test_pictures_keep_to_their_budget():
         assert all(address.startswith("data:image/") for address in found)
     drawing = np.full((300, 300, 3), 255, np.uint8)
     assert data_addresses([drawing], 100_000)[0].startswith("data:image/png")
+
+
+def test_walls_of_one_pixel_stay_in_the_picture_of_a_large_mosaic(tmp_path):
+    picture = np.full((60, 900, 3), 255, np.uint8)
+    picture[:, 10::20] = 0  # 45 walls
+    drawn = read_raster(figures.mosaics([("", picture)], tmp_path / "mosaic.png")).values[:3].mean(0).numpy()
+    row = drawn[drawn.shape[0] // 2]
+    assert len(row) < 900 and ((row[1:] < 230) & (row[:-1] >= 230)).sum() == 45
