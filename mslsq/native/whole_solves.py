@@ -75,6 +75,8 @@ class Job(ctypes.Structure):
         ("outputs", ctypes.c_void_p),
         ("bending", ctypes.c_long),
         ("problems", ctypes.c_long),
+        ("rows", ctypes.c_void_p),
+        ("next_row", ctypes.c_long),
     )
 
 
@@ -168,6 +170,8 @@ class WholeSolves:
                 ctypes.addressof(arrays[2]),
                 bending,
                 room.problems,
+                room.rows.data_ptr(),
+                batch * k // threads,
             )
             for k in range(threads)
         ]

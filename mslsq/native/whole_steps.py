@@ -6,7 +6,8 @@ from torch import Tensor
 from mslsq.solution import padded
 
 GROUP = 8
-"""Steps of a problem that stand side by side in the history; as in `steps.h`."""
+"""Steps of a problem that stand side by side in the history; as in `steps.h`. In all groups but the first its row is
+another one."""
 
 
 class Steps:
@@ -37,15 +38,20 @@ class Room:
         self.problems = batch
         self.figures = torch.empty(4, groups, batch, GROUP, dtype=dtype, device="cpu")
         self.accepted = torch.empty(groups, batch, GROUP, dtype=torch.bool, device="cpu")
+        self.rows = torch.empty(batch, dtype=torch.int64, device="cpu")
 
     def columns(self, num_steps: Tensor) -> list[Tensor]:
         """Of the first problems, which took these numbers of steps, as `Steps` has them; in memory of their own."""
         batch, columns = len(num_steps), max(int(num_steps.max()), 0) + 1
         groups = -(-columns // GROUP)
         used = torch.arange(columns, device="cpu") <= num_steps[:, None]
+        rows = torch.where(num_steps >= GROUP, self.rows[:batch], 0)
 
         def side_by_side(x: Tensor) -> Tensor:
-            return x[..., :groups, :batch, :].movedim(-2, -3).flatten(-2)[..., :columns]
+            found = x[..., :1, :batch, :]
+            if groups > 1:
+                found = torch.cat((found, x[..., 1:groups, :, :].index_select(-2, rows)), -3)
+            return found.movedim(-2, -3).flatten(-2)[..., :columns]
 
         figures = side_by_side(self.figures).masked_fill(~used, torch.nan)
         return [*figures.unbind(), side_by_side(self.accepted) & used]

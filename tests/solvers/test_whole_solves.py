@@ -888,6 +888,21 @@ def test_the_history_of_a_batch_is_put_in_order_when_it_is_read(copied):
         assert torch.equal(found.start_cost, found.cost[:, 0])
 
 
+@NEEDS_COMPILER
+def test_the_history_of_those_that_go_on_lies_side_by_side(watch, monkeypatch):
+    """Where one fit in seven goes on its steps are not in a page of each: finding pages took half of such a batch."""
+    y = measured(21)
+    y[::7] = 0.3 * T + 0.002 * T**3
+    rooms = []
+    columns = running.Room.columns
+    monkeypatch.setattr(running.Room, "columns", lambda room, steps: rooms.append(room) or columns(room, steps))
+    python, native = both(watch, fits(y), max_steps=40)
+    assert_same(python, native)
+    goes_on = native.num_steps >= 8
+    assert bool(goes_on[::7].all()) and int(goes_on.sum()) < 21
+    assert sorted(rooms[-1].rows[goes_on].tolist()) == list(range(int(goes_on.sum())))
+
+
 def _shortened(solution: mslsq.Solution, length: int) -> mslsq.Solution:
     history = History(*(column[:, :length] for column in solution.history.columns))
     assert bool(solution.history.cost[:, length:].isnan().all())

@@ -45,10 +45,13 @@ struct Job {
     char* const* outputs;  // values by unknown; cost, gradient norm, matrix; status, steps; the history of five
     long bending;          // of problems that creep; of all from their starts; of none
     long problems;         // in all, of which [next, end) are this job's: the history of all is in one piece
+    long* rows;            // by problem, its row in all groups of the history but the first; null: that of the problem
+    long next_row;         // that has not been given to a problem yet
 };
 
-// The history has its steps in groups, (groups, problems, GROUP): of groups that no problem comes to no page is touched,
-// and the steps of a problem share lines of the cache.
+// The history has its steps in groups, (groups, rows, GROUP): of groups that no problem comes to no page is touched, and
+// the steps of a problem share lines of the cache. Behind the first group rows are given to problems as they come to
+// it: where one in a hundred goes on, the rows of these lie side by side, and not in every other page.
 enum { GROUP = 8 };
 
 typedef void Start(const Inputs&, V* state, V* record);
@@ -100,9 +103,11 @@ static inline void move_problem(const Sizes& z, Lanes& to, long lane, Lanes& fro
 }
 
 // What the history keeps of a step: cost, norms of gradient and step, damping, acceptance.
-static inline void note(const Job& job, const Sizes& z, Lanes& lanes, long lane, V* record) {
+static inline void note(Job& job, const Sizes& z, Lanes& lanes, long lane, V* record) {
     const long problem = lanes.problem[lane], steps = (long)entry(lanes.state, z.steps, lane);
-    const long at = (steps / GROUP * job.problems + problem) * GROUP + steps % GROUP;
+    if (steps == GROUP && job.rows) job.rows[problem] = job.next_row++;
+    const long row = steps >= GROUP && job.rows ? job.rows[problem] : problem;
+    const long at = (steps / GROUP * job.problems + row) * GROUP + steps % GROUP;
     char* const* outputs = job.outputs + z.unknowns;
     ((real*)outputs[1])[problem] = entry(record, 1, lane);
     for (long k = 0; k < RECORD - 1; k++) ((real*)outputs[5 + k])[at] = entry(record, k, lane);
