@@ -51,6 +51,7 @@ ONE = {
     "hardswish": F.hardswish, "hardshrink": F.hardshrink, "softshrink": F.softshrink, "celu": F.celu, "selu": F.selu,
     "softsign": F.softsign, "logit": lambda x: torch.logit(x, 0.1), "ldexp": lambda x: torch.ldexp(x, INTEGER),
     "detach": lambda x: x * x.detach(), "masked_fill": lambda x: x.masked_fill(x > 1, 5.0),
+    "constant": lambda x: x * torch.nextafter(x, x),
     "integers": lambda x: ((x.nan_to_num(0, 1, 1).clamp(-1e6, 1e6).long() * 3 - 7) % 5 // 2) * x,
 }  # fmt: skip
 TWO = {

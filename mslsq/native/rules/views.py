@@ -29,6 +29,15 @@ def _(rec: Any, x: Array) -> Array:
     return rec.array(each(lambda scalar: scalar.apply("detached"), rec.moved(x)), x.dtype)
 
 
+@rule("nextafter")
+def _(rec: Any, x: Array, towards: Array) -> Array:
+    """Of a number towards itself, which makes it a constant (`tracing.replacements.special.constant`)."""
+    here, there = rec.moved(x, rec.dtype), rec.moved(towards, rec.dtype)
+    if here.shape != there.shape or any(a.number != b.number for a, b in zip(here.flat, there.flat, strict=True)):
+        raise NotScalarError("nextafter of two tensors")
+    return rec.array(each(lambda scalar: scalar.apply("detached"), here), rec.dtype)
+
+
 @rule("_to_copy", "to")
 def _(rec: Any, x: Array, *_: Any, **__: Any) -> Array:
     return x if rec.dtype == x.dtype else rec.array(rec.moved(x, rec.dtype))
