@@ -34,6 +34,8 @@ class Made:
     """How the flat output belongs together: an `Answer`."""
     interrupted: bool = False
     """Has a KeyboardInterrupt ended the solve?"""
+    iterations: tuple[int, ...] = ()
+    """What each step of the trajectory was allowed (`Outcome.iterations`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +92,7 @@ class Call:
             differentiable = decided(prepared.differentiable, findings, says)
             prepared = prepared._replace(differentiable=differentiable)
         self.made.plan, self.made.interrupted = outcome.planned[0], outcome.interrupted
+        self.made.iterations = outcome.iterations
         return Answer(
             outcome.values,
             outcome.cost if findings is None or findings.cost is None else findings.cost,

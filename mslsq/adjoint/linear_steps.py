@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mslsq.levels import constant
 from mslsq.linear.differentiable_inverse import DifferentiableInverse, Opaque
+from mslsq.linear.iterative.allowance import Allowance
 from mslsq.linear.linear_solver import LinearSolver, SolverAround
 from mslsq.linear.storage import LinearizedTerm, Storage, Vector
 from mslsq.linear.symmetric_systems import DampedSystem
@@ -34,6 +35,9 @@ class DifferentiableSteps(SolverAround):
 
     def to_accuracy(self, accuracy: Float[Tensor, "batch"]) -> "DifferentiableSteps":
         return replace(self, accuracy=accuracy) if self.iterates else self
+
+    def with_allowance(self, allowance: Allowance) -> "DifferentiableSteps":
+        return replace(self, own=self.own.with_allowance(allowance))
 
     @cached_property
     def system(self) -> DampedSystem:

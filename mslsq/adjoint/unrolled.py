@@ -19,6 +19,7 @@ from mslsq.adjoint.outputs import Attached, Ended, Prepared
 from mslsq.levels import constant
 from mslsq.linear import LinearSolver
 from mslsq.linear.holding import Holding
+from mslsq.linear.iterative.allowance import Allowance
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer
 from mslsq.private import transforms_are_active
@@ -71,6 +72,7 @@ class Unrolled(Adjoint):
         def again(x: Values, number: int) -> Values:
             was = pytree.map_leaves(lambda steps: steps[:, number], trajectory)
             linear = linearizer.linear_solver.to_accuracy(was.accuracy)
+            linear = linear.with_allowance(Allowance(allowed[number])) if allowed else linear
             model = linearize(x, prepared)
             model = with_projected_gradient(linearizer, model, x, box) if box else model
             model = model if all_moved else _guarded(model, was.accepted, linear)
@@ -78,7 +80,7 @@ class Unrolled(Adjoint):
             return moved if all_moved else _of(was.accepted, moved, x)
 
         trajectory = attachment.answer.trajectory
-        count = trajectory.accepted.shape[1] if trajectory else 0
+        count, allowed = trajectory.accepted.shape[1] if trajectory else 0, attachment.call.made.iterations
         # Where no number may be read nothing is known to have gone well.
         all_moved = bool(trajectory) and attachment.nothing_failed and bool(trajectory.accepted.all())
         recompute = self.checkpoint and not transforms_are_active()

@@ -59,6 +59,9 @@ class Outcome:
     """Of the last linearization, that of `values`: the normal equations, or a triangle."""
     interrupted: bool = False
     """By a KeyboardInterrupt?"""
+    iterations: tuple[int, ...] = ()
+    """How many each step of the trajectory was allowed, of a linear solver that iterates and may not look; else
+    empty."""
 
 
 def run(
@@ -117,22 +120,23 @@ def _solved(
         box = box_of(linearizer, values, bounds) if bounds else ()
         in_one_go = native and not keep_trajectory and task.ranks.is_alone
         ended = solved_natively(task, plan, values, inputs, witness, box) if in_one_go else None
-        is_whole, trajectory, saved, differs = ended is not None, (), None, None
+        is_whole, trajectory, saved, differs, allowed = ended is not None, (), None, None, ()
         why = None if ended is None or not ended.interrupted else Status.INTERRUPTED
         is_shown = task.solver.verbose and task.ranks.is_first
         table = Table(task.solver, linearizer, _notes(task, plan)) if is_shown else None
         if ended is None:
             may_step = native and not box and task.ranks.is_alone
             given = task, plan, linearizer, values, prepared, witness, keep_trajectory
-            stepped = stepped_natively(*given) if may_step else None
-            if stepped is not None:
-                ended, methods = stepped
+            in_program = stepped_natively(*given) if may_step else None
+            if in_program is not None:
+                ended, methods = in_program
                 why = Status.INTERRUPTED if ended.interrupted else None
                 trajectory = trajectory_of(ended, methods) if methods else ()
         if ended is None:
             batch = Batch(task, plan, linearizer, prepared, inputs, witness, native, differentiated)
             saved = Saved.of(task, values, inputs, box)
-            ended, trajectory, why, differs = _stepped(batch, values, box, table, keep_trajectory, begun, saved)
+            stepped = _stepped(batch, values, box, table, keep_trajectory, begun, saved)
+            ended, trajectory, allowed, why, differs = stepped
             steps = steps_of(task, plan, values) if native and not box and task.ranks.is_alone else None
             if steps is not None:
                 steps.note_seconds(time.perf_counter() - begun)
@@ -177,6 +181,7 @@ def _solved(
             (plan, linearizer, prepared),
             ended.matrix,
             why is Status.INTERRUPTED,
+            allowed,
         )
 
 
@@ -193,19 +198,18 @@ def _stepped(
     keep_trajectory: bool,
     begun: float,
     saved: Saved | None,
-) -> tuple[Ended, Trajectory | tuple[()], Status | None, Tensor | None]:
-    """The end of a solve whose steps Python takes, what they can be taken again from, if that is to be kept, what
-    ended them from outside (a clock that has run since `begun`, or an interrupt), and whether a graph of a part of the
-    batch has gone stale."""
+) -> tuple[Ended, Trajectory | tuple[()], tuple[int, ...], Status | None, Tensor | None]:
+    """The end of a solve whose steps Python takes, what they can be taken again from, if that is to be kept, with the
+    iterations that they were allowed, what ended them from outside (a clock that has run since `begun`, or an
+    interrupt), and whether a graph of a part of the batch has gone stale."""
     solver, ranks = batch.task.solver, batch.task.ranks
     # A round among others is not asked before its first step, which is wasted where it has nothing to do: who takes
     # rounds asks between them. One of a single step is not asked at all.
     is_round = batch.task.is_trial and not batch.plan.is_on_cpu
     looks = solver.early_stop and not (is_round and solver.max_steps == 1)
-    # Steps that are to be taken again must be told by their accuracy alone.
-    runner = batch.runner(is_looked_at=looks and not keep_trajectory)
+    runner = batch.runner(is_looked_at=looks)
     state, record = runner.start(values, box)
-    records, methods, shrinks = [record], [], not keep_trajectory and saved is None
+    records, methods, allowed, shrinks = [record], [], [], not keep_trajectory and saved is None
     may_bend = not keep_trajectory  # steps that are taken again are straight
     is_idle, begin, why, done = False, None, None, 0
     if saved is not None:
@@ -239,6 +243,7 @@ def _stepped(
                 why = Status.TIME_BUDGET
                 break
             methods.append((remaining.state.accuracy, remaining.state.method))
+            allowed.append(remaining.runner.allowed)
             after = remaining.stepped(bends)
             records.append(after.all_records())
             remaining, done = after, done + 1
@@ -250,7 +255,7 @@ def _stepped(
     except KeyboardInterrupt as interrupt:
         ranks.tell_interrupt(interrupt)
         why = Status.INTERRUPTED  # a step that was not finished has changed nothing
-        del records[done + 1 :], methods[done:]
+        del records[done + 1 :], methods[done:], allowed[done:]
     if saved is not None:
         saved.finish(remaining.state, records, done, bool((remaining.state.status == Status.RUNNING).any()))
     note_seconds(batch.plan, 0.0 if begin is None else time.perf_counter() - begin)
@@ -266,12 +271,13 @@ def _stepped(
         remaining.all_matrices(),
         is_idle,
     )
-    asks = batch.plan.may_be_asked(solver.early_stop)
-    trajectory: Trajectory | tuple[()] = ()
-    if keep_trajectory and methods:
-        accepted = torch.stack([record.accepted for record in records[1:]], 1)
-        trajectory = trajectory_by(accepted, methods, asks)
-    return ended, trajectory, why, None if batch.task.pinned is not None else remaining.disagrees()
+    differs = None if batch.task.pinned is not None else remaining.disagrees()
+    if not keep_trajectory or not methods:
+        return ended, (), (), why, differs
+    accepted = torch.stack([record.accepted for record in records[1:]], 1)
+    useful = useful_steps(accepted) if batch.plan.may_be_asked(solver.early_stop) else list(range(len(methods)))
+    made = tuple(most for most in (allowed[step] for step in useful) if most is not None)
+    return ended, trajectory_by(accepted, methods, useful), made, why, differs
 
 
 def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Record, remaining: Remaining) -> bool:
@@ -304,15 +310,18 @@ def history_of(records: list[Record], num_steps: Tensor, max_steps: int) -> Hist
 
 def trajectory_of(ended: Ended, methods: Methods) -> Trajectory:
     """The steps of one problem that it accepted, stacked; there is at least one step."""
-    return trajectory_by(ended.history.accepted[:, 1 : 1 + len(methods)], methods, asks=True)
+    accepted = ended.history.accepted[:, 1 : 1 + len(methods)]
+    return trajectory_by(accepted, methods, useful_steps(accepted))
 
 
-def trajectory_by(accepted: Tensor, methods: Methods, asks: bool) -> Trajectory:
-    """The steps that at least one problem accepted, stacked; all of them where it may not be asked which these are.
-    `accepted` is (batch, steps)."""
-    useful = accepted.any(0).nonzero()[:, 0] if asks else slice(None)
+def useful_steps(accepted: Bool[Tensor, "batch steps"]) -> list[int]:
+    """The numbers of the steps that at least one problem accepted: one question to a device."""
+    return [step for step, is_useful in enumerate(accepted.any(0).tolist()) if is_useful]
 
-    def stacked(*steps: Tensor) -> Tensor:
-        return torch.stack(steps, 1)[:, useful]
 
-    return Trajectory(accepted[:, useful], *pytree.map_leaves(stacked, *methods))
+def trajectory_by(accepted: Bool[Tensor, "batch steps"], methods: Methods, useful: list[int]) -> Trajectory:
+    """These steps, stacked."""
+    if not useful:
+        return Trajectory(accepted[:, :0], *pytree.map_leaves(lambda x: x[:, None][:, :0], methods[0]))
+    kept = [(accepted[:, step], *methods[step]) for step in useful]
+    return Trajectory(*pytree.map_leaves(lambda *steps: torch.stack(steps, 1), *kept))

@@ -84,6 +84,11 @@ class Runner:
         self._running: dict[str, Recorded] = {}
         """The graphs of this solve: a native program that is ready comes with the next."""
 
+    @property
+    def allowed(self) -> int | None:
+        """How many iterations the next step makes at most; None where it looks for itself, or does not iterate."""
+        return None if self._allowance is None else self._allowance.iterations
+
     def start(self, values: Values, box: Box | tuple[()] = ()) -> tuple[State, Record]:
         """The state at these values."""
         rest = (box,) if box else ()

@@ -24,7 +24,7 @@ from mslsq.solution import History, Status
 from mslsq.solvers.called_loop import Called, CalledLoop
 from mslsq.solvers.choices import creep_of, is_small_and_dense, is_watched, linear_solver_of, linearizer_of
 from mslsq.solvers.native_loop import Ended, NativeLoop
-from mslsq.solvers.run import Trajectory, history_of, trajectory_by, trajectory_of
+from mslsq.solvers.run import Trajectory, history_of, trajectory_by, trajectory_of, useful_steps
 from mslsq.solvers.solver import Creep, Solver
 from mslsq.solvers.state import ACCURACY, NUM_EVALUATIONS, NUM_STEPS, STATUS, Record
 from mslsq.solvers.task import Task
@@ -184,7 +184,7 @@ class ShortLoop:
         first = len(values) + len(Linearization._fields)
         methods = [(state[ACCURACY], kind(*state[first:STATUS])) for state in states]
         accepted = torch.stack([record.accepted for record in stepped.records[1 : 1 + len(methods)]], 1)
-        return stepped, cost, trajectory_by(accepted, methods[: accepted.shape[1]], asks=True)
+        return stepped, cost, trajectory_by(accepted, methods, useful_steps(accepted))
 
     def _solved_by_calls(self, values: Values, inputs: tuple[Inputs, ...], keep_methods: bool = False) -> Called | None:
         if self.called is None or (self._is_due and not keep_methods):

@@ -11,10 +11,11 @@ from torch import Tensor
 import mslsq
 from mslsq import linear
 from mslsq.adjoint import Adjoint
+from mslsq.datasets import ring_graph
 from mslsq.linear.block_structure import analyze
 from mslsq.linear.iterative.accurate import Foreseen, solve_accurately
 from mslsq.linear.iterative.linear_operators import Formed, FormedPlan
-from tests.devices.claimed import REAL, Device, assert_same, here, there
+from tests.devices.claimed import NAME, REAL, Device, assert_same, here, there
 from tests.devices.doors import normal, scene
 from tests.devices.elsewhere import elsewhere
 
@@ -24,6 +25,9 @@ SOLVERS = {
     "stored": linear.ConjugateGradient(derivatives="iterative"),
     "matrix-free": linear.ConjugateGradient(matrix_free=True),
 }
+
+
+ITERATIVE = linear.ConjugateGradient(derivatives="iterative", tolerance=1e-9, forcing="constant", max_iterations=24)
 
 
 def unmoved(tree: Any) -> Any:
@@ -52,6 +56,46 @@ def test_the_solves_of_an_implicit_derivative_ask_once_each(name: str, device: D
     assert_same(
         gradient, differentiated(unmoved, name, mslsq.Implicit(order=1))[0], rtol=1e-5
     )  # both end within tolerances
+
+
+def small_graph(place: Callable[[Any], Any], **options: Any) -> Callable[[], tuple[Tensor, Tensor]]:
+    """Solves a small pose graph: the gradient in where it starts, by its steps taken again, and how many there were."""
+    graph = ring_graph(laps=1, per_lap=4).graph
+    problem = graph.problem() if place is unmoved else graph.problem().to(f"{NAME}:0")
+    begun = graph.poses.retract(0.1 * normal(0, *graph.poses.storage.shape[:-1], graph.poses.tangent_dim))
+    start = place(begun.storage).requires_grad_()
+    solver = mslsq.LevenbergMarquardt(linear_solver=ITERATIVE, **options)
+
+    def solved() -> tuple[Tensor, Tensor]:
+        given = {"pose": type(graph.poses)(start)}
+        solution = mslsq.solve(problem, given, solver=solver, adjoint=mslsq.Unrolled())
+        (gradient,) = torch.autograd.grad(solution.value["pose"].storage.square().sum(), start)
+        return gradient, solution.num_steps
+
+    return solved
+
+
+@elsewhere
+def test_steps_that_are_taken_again_make_the_iterations_that_they_made(device: Device):
+    """Each step asks once, and so does each solve of the backward pass."""
+    solved = small_graph(there, max_steps=3)
+    for _ in range(2):  # what the first solves take is not known
+        device.transfers.clear()
+        gradient, steps = solved()
+    asked = device.transfers.total()
+    assert int(here(steps)) == 3
+    around = 5  # before the first step; which were accepted, has one failed, have all moved
+    assert REAL is not None or asked <= 2 * 3 + around, device.transfers
+    assert_same(gradient, small_graph(unmoved, max_steps=3)()[0], rtol=1e-6)  # as exactly as steps are solved
+
+
+@elsewhere
+def test_steps_that_may_not_ask_are_taken_again_without_asking(device: Device):
+    solved = small_graph(there, early_stop=False, max_steps=2)
+    for _ in range(2):
+        device.transfers.clear()
+        solved()
+    assert REAL is not None or not device.transfers, device.transfers
 
 
 def system(place: Callable[[Any], Any]) -> tuple[Formed, Tensor]:
