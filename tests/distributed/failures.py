@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from derivatives import IN_DIMS, many_fits
 from problems import PARAMETERS, PATIENCE, START, Decay, compared, fit, part_of_fit, rank, said, samples, scenario
 from torch import Tensor
@@ -155,7 +156,8 @@ def a_rank_that_changes_its_mind() -> Any:
             return float(os.environ["FACTOR"]) * (p[0] * torch.exp(-p[1] * t) + p[2] - y)
 
     t, y = samples(200)
-    own = slice(100 * rank(), 100 * rank() + 100)
+    share = 200 // dist.get_world_size()
+    own = slice(share * rank(), share * rank() + share)
     problem = mslsq.Problem(Reads(PARAMETERS, t=t[own], y=y[own]))
     always = mslsq.LevenbergMarquardt(trace="always")
     costs = []
@@ -163,7 +165,7 @@ def a_rank_that_changes_its_mind() -> Any:
         os.environ["FACTOR"] = str(factor if rank() == 1 else 1.0)
         costs.append(float(distributed.solve(problem, START, holds="part", solver=always).cost))
     weights = torch.ones(200, dtype=torch.float64)
-    weights[100:] = 3.0
+    weights[share : 2 * share] = 3.0
     one = mslsq.solve(mslsq.Problem(Decay(PARAMETERS, t=t, y=y, weight=mslsq.Scale(weights))), START)
     plan = next(iter(kept_for(problem).plans._plans.values()))
     return {

@@ -220,15 +220,27 @@ def test_a_wrong_world_size_ends_in_a_sentence(run_ranks):
 
 @pytest.mark.slow
 def test_four_ranks_find_the_solution_of_one_process(run_ranks):
-    names = ("dense", "graphs", "parts", "fewer_blocks_than_ranks", "gradients", "batches", "gradients_of_batches")
+    names = ("dense", "robust", "graphs", "parts", "fewer_blocks_than_ranks", "gradients")
+    names += ("batches", "gradients_of_batches", "a_rank_that_changes_its_mind")
     for number, rank in enumerate(run_ranks("scenarios.py", *names, count=4)):
         assert rank.code == 0, rank.output
-        for found in (*rank.found["dense"].values(), *rank.found["graphs"].values(), rank.found["parts"]):
+        alone = rank.found["parts"], rank.found["robust"]
+        for found in (*rank.found["dense"].values(), *rank.found["graphs"].values(), *alone):
             check_same(found, steps=1)
         assert all(figures["difference"] <= SAME for figures in rank.found["gradients"].values())
         assert rank.found["batches"]["1"]["count"] == (number == 3)
         assert all(figures["gathered"] <= SAME for figures in rank.found["batches"].values())
         assert all(difference <= SAME for difference in rank.found["gradients_of_batches"].values())
+        assert rank.found["a_rank_that_changes_its_mind"]["changed"] <= SAME
+
+
+@pytest.mark.slow
+def test_of_four_ranks_three_end_when_one_dies(run_ranks):
+    ended = run_ranks("scenarios.py", "a_rank_that_dies", count=4)
+    assert ended[1].code < 0  # killed
+    for rank in (ended[0], *ended[2:]):
+        kind, words, _ = rank.found["a_rank_that_dies"]
+        assert kind == "RankLostError" and ("is gone" in words or "has not answered" in words)
 
 
 @pytest.mark.slow
