@@ -84,7 +84,7 @@ class Recorder:
             raise NotScalarError(f"{name} has no form in scalars")
         try:
             result = rule(self, *args, **kwargs)
-        except (TypeError, ValueError, IndexError, AttributeError) as error:  # arguments that the rule does not know
+        except (TypeError, ValueError, LookupError, AttributeError) as error:  # arguments that the rule does not know
             raise NotScalarError(f"{name} has no form in scalars with these arguments ({error})") from error
         if is_write:  # what is written is read from there, too
             written = node.args[0]

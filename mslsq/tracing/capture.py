@@ -154,8 +154,12 @@ def construct_at(line: SourceLine | None, construct: str) -> str:
         return "tensor"
     if "np." in text or "numpy" in text:
         return "numpy"
-    if any(word in text for word in (".item(", "float(", "int(", "bool(", "complex(", "math.", "range(")):
+    if any(word in text for word in (".item(", "float(", "int(", "bool(", "complex(", "range(")):
         return "item"
+    if "math." in text:
+        return "math"
+    if any(word in text for word in ("torch.full(", "torch.full_like(", ".new_full(")):
+        return "full"
     branches = (ast.If, ast.While, ast.Assert)
     parts = [] if statement is None else [statement, *ast.walk(statement)]
     if any(isinstance(part, (*branches, ast.IfExp, ast.BoolOp, ast.Compare, ast.Not)) for part in parts):

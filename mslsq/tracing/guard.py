@@ -38,6 +38,18 @@ REMEDIES = {
         "`.item()`, float(), int() or bool() of a tensor that depends on the inputs",
         "leave it a tensor of shape (); arithmetic with it is differentiable, and `x[i]` takes an integer tensor i",
     ),
+    "math": (
+        "a function of Python's math module, which takes numbers",
+        "the function of that name in torch, which takes tensors",
+    ),
+    "format": (
+        "a number that depends on the inputs, written into a string",
+        "print(x), which takes the tensor as it is; the solver's callback and verbose=True show how a solve goes",
+    ),
+    "full": (
+        "torch.full filled with what depends on the inputs",
+        "value.expand(shape), or value * torch.ones(shape)",
+    ),
     "tensor": (
         "torch.tensor([...]) made of tensors, which reads their values and cuts the derivative",
         "torch.stack([a, b]) for scalars, torch.cat([u, v]) for vectors",
@@ -186,6 +198,8 @@ class ValueMode(TorchFunctionMode):
             return assign(*args)
         if func == Tensor.data.__get__:  # pyright: ignore[reportAttributeAccessIssue]
             return args[0].detach()
+        if func is Tensor.__format__ and args[0].ndim == 0 and is_wrapped(args[0]):
+            raise DataDependentError("format")
         if func in LEAVES_TORCH and is_wrapped(args[0]):
             return self.leave_torch(func, args[0])
         return func(*args, **kwargs)

@@ -9,7 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from mslsq.native.arrays import input_array
 from mslsq.native.building import Making
+from mslsq.native.recording import recorded
+from mslsq.native.scalars import Program
+from mslsq.tracing.graph import TRANSFORM_LOCK, graph_of
 from tests.native.functions import NEEDS_COMPILER, Both, by_pytorch, native
 
 pytestmark = NEEDS_COMPILER
@@ -159,3 +163,13 @@ def test_operations_of_two_numbers_are_those_of_pytorch(dtype):
     numbers = torch.tensor([0.3, -1.7, 2.0, -2.0, 3.0, 0.0, -0.0, 1.0, 0.5, INF, -INF, NAN], dtype=dtype)
     x = torch.cartesian_prod(numbers, numbers).T.contiguous()
     assert_same({name: of_two(f) for name, f in TWO.items()}, x)
+
+
+def test_an_operation_in_place_is_that_operation():
+    """`torch.quantile` writes so, into a tensor of its own."""
+    with TRANSFORM_LOCK, torch.no_grad():
+        graph = graph_of(lambda x: [(2 * x).ceil_() + x], [torch.ones(2)], guarded=True, functional=False)
+    assert "ceil_" in graph.code
+    program = Program(torch.float32)
+    (rows,) = recorded(program, graph, [input_array(0, torch.ones(2))])
+    assert "ceil" in {program.nodes[n].operation for n in program.needed([row.number for row in rows])}

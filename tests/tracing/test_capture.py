@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -606,6 +607,14 @@ def f_string(v):
     return v * len(f"{v[0]:.3f}")  # at fault
 
 
+def math_function(v):
+    return v * math.exp(v[0])  # at fault
+
+
+def filled(v):
+    return v * torch.full((4,), v[0])  # at fault
+
+
 def tensor_of_tensors(v):
     return torch.tensor([v[0], v[1]])  # at fault
 
@@ -669,7 +678,9 @@ def captured_write(v):
         (item, "leave it a tensor"),
         (to_float, "leave it a tensor"),
         (to_int, "leave it a tensor"),
-        (f_string, "tensor"),
+        (f_string, "print(x)"),
+        (math_function, "of that name in torch"),
+        (filled, "value.expand"),
         (tensor_of_tensors, "torch.stack"),
         (mask_get, "torch.where"),
         (mask_set, "torch.where"),

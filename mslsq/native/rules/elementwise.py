@@ -53,14 +53,21 @@ for _name, _function in UNARY.items():
     RULES[_name] = entrywise(_function, 1)
 
 
-@rule("floor", "ceil", "trunc", "round", "sign", "fix")
-def _(rec: Any, x: Array, *, decimals: int = 0) -> Array:
-    name = rec.node.target.__name__.partition(".")[0]
-    if decimals:
-        raise NotScalarError("round to decimals")
-    if not rec.dtype.is_floating_point and name != "sign":
-        return x
-    return entrywise(lambda a: a.apply("trunc" if name == "fix" else name), 1)(rec, x)
+def _stepwise(name: str) -> Callable[..., Array]:
+    """The rule of a function that is constant between jumps."""
+
+    def apply(rec: Any, x: Array, *, decimals: int = 0) -> Array:
+        if decimals:
+            raise NotScalarError("round to decimals")
+        if not rec.dtype.is_floating_point and name != "sign":
+            return x
+        return entrywise(lambda a: a.apply("trunc" if name == "fix" else name), 1)(rec, x)
+
+    return apply
+
+
+for _name in ("floor", "ceil", "trunc", "round", "sign", "fix"):
+    RULES[_name] = _stepwise(_name)
 
 
 # ---- arithmetic
