@@ -28,6 +28,16 @@ Compiled = Literal["never", "small", "always"]
 """Is a graph compiled where the solver asks for that: never, where the plan is not large, or always?"""
 
 
+def clock(is_large: bool) -> Callable[[], float]:
+    """By which it is told what calls have cost, and so what is recorded and compiled.
+
+    Of a small problem that is the processor time of this thread: other processes on the same cores lengthen every call
+    of the wall's clock, and would have programs begun after a few that never pay. Of a large one, whose work several
+    threads or a device share, it is the wall's.
+    """
+    return time.perf_counter if is_large else time.thread_time
+
+
 class Wish(NamedTuple):
     """What the options of a solver ask for."""
 
@@ -134,9 +144,10 @@ class Execution:
     def run_eagerly(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function that holds transforms, under the lock, and keep count of the time."""
         with TRANSFORM_LOCK, torch.no_grad():
-            start = time.perf_counter()
+            now = clock(self.is_large)
+            start = now()
             output = function(*args)
-            self.eager_seconds += time.perf_counter() - start
+            self.eager_seconds += now() - start
             self.eager_calls += 1
         return output
 
@@ -145,13 +156,14 @@ class Execution:
         with TRANSFORM_LOCK:
             if name in self.graphs:  # another thread was faster
                 return
-            begun = time.perf_counter()
+            now = clock(self.is_large)
+            begun = now()
             try:
                 graph = Recorded(function, example)
             except NotRecordableError as error:
                 self.stay_eager(f"no graph of the residual is kept: {error}")
                 return
-            self.recording_seconds += time.perf_counter() - begun
+            self.recording_seconds += now() - begun
             if compiled:
                 graph.compile(quiet=self.asked_for_compiler)
                 self.asked_for_compiler = True  # that there is none is said once

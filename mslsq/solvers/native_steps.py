@@ -6,7 +6,6 @@ whole solve. A program that a process before has compared with Python is taken i
 solve differs in its last digits.
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -16,7 +15,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.prospects import note_seconds
-from mslsq.linearize.trace import Wish
+from mslsq.linearize.trace import Wish, clock
 from mslsq.native.called_back import CalledBackSolves
 from mslsq.native.whole_solves import CREEPS
 from mslsq.solution import History
@@ -80,7 +79,8 @@ def stepped_natively(
     program = None if known is None else known.program(linearizer, values)
     if known is None or program is None or "step" in plan.execution.graphs:
         return None
-    solver, execution, begun = task.solver, plan.execution, time.perf_counter()
+    solver, execution, now = task.solver, plan.execution, clock(plan.is_large)
+    begun = now()
     own, wish = linearizer.own_linearization, solver.execution
 
     def sums(at: Values) -> Tensor:
@@ -90,7 +90,7 @@ def stepped_natively(
         return known.sum_up(linearizer.together(model))
 
     ended = stepped_by(known, program, plan, solver, values, sums, keep_methods)
-    note_seconds(plan, time.perf_counter() - begun)
+    note_seconds(plan, now() - begun)
     if ended is None:
         plan.plain.steps = (None,)  # Python bends its steps
     return ended

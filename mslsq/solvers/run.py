@@ -13,6 +13,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.prospects import note_seconds
+from mslsq.linearize.trace import clock
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
 from mslsq.solvers.bound_checks import check_start
@@ -115,6 +116,7 @@ def _solved(
     asks, begun = task.solver.early_stop, time.perf_counter()
     with torch.no_grad():
         values = tuple(x.contiguous() for x in values)
+        spent_before = time.thread_time()  # other processes must not decide what is made
         plan, linearizer, prepared = planned(task, values, inputs, differentiated, native, bounds)
         witness = Witness(task, plan, linearizer.blocks, inputs, differentiated)
         box = box_of(linearizer, values, bounds) if bounds else ()
@@ -139,7 +141,7 @@ def _solved(
             ended, trajectory, allowed, why, differs = stepped
             steps = steps_of(task, plan, values) if native and not box and task.ranks.is_alone else None
             if steps is not None:
-                steps.note_seconds(time.perf_counter() - begun)
+                steps.note_seconds(time.thread_time() - spent_before)
         status = torch.where(ended.status == Status.RUNNING, int(why or Status.MAX_STEPS), ended.status)
         stale = None if task.pinned is not None else witness.disagrees(values, ended.values)
         stale = differs if stale is None else stale if differs is None else stale | differs
@@ -212,6 +214,7 @@ def _stepped(
     records, methods, allowed, shrinks = [record], [], [], not keep_trajectory and saved is None
     may_bend = not keep_trajectory  # steps that are taken again are straight
     is_idle, begin, why, done = False, None, None, 0
+    now = clock(batch.plan.is_large)
     if saved is not None:
         if keep_trajectory:
             raise CheckpointError(f"Checkpoint {saved.file}: an adjoint that differentiates steps needs all of them.")
@@ -247,7 +250,7 @@ def _stepped(
             after = remaining.stepped(bends)
             records.append(after.all_records())
             remaining, done = after, done + 1
-            begin = time.perf_counter() if done == taken + 1 else begin  # the first step imports and records
+            begin = now() if done == taken + 1 else begin  # the first step imports and records
             if saved is not None:
                 saved.write_if_due(remaining.state, records, done)
         else:
@@ -258,7 +261,7 @@ def _stepped(
         del records[done + 1 :], methods[done:], allowed[done:]
     if saved is not None:
         saved.finish(remaining.state, records, done, bool((remaining.state.status == Status.RUNNING).any()))
-    note_seconds(batch.plan, 0.0 if begin is None else time.perf_counter() - begin)
+    note_seconds(batch.plan, 0.0 if begin is None else now() - begin)
     num_steps = remaining.of_all(lambda part: part.state.num_steps)
     ended = Ended(
         remaining.all_values(),

@@ -5,7 +5,6 @@ a solution is made of take 500.
 """
 
 import functools
-import time
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, get_type_hints
 
@@ -17,7 +16,7 @@ from mslsq.linearize.blocks import LaneLayout, Values
 from mslsq.linearize.linearizer import Linearization, TermInputs
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.prospects import note_seconds
-from mslsq.linearize.trace import Wish
+from mslsq.linearize.trace import Wish, clock
 from mslsq.private import without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
@@ -132,10 +131,11 @@ class ShortLoop:
         given = [x for tensors in self._prepared(inputs) for x in tensors.values()]
         native = self._native(start, self.solver.execution, len(values))
         if native is not None:
-            begin = time.perf_counter()
+            now = clock(self.plan.is_large)
+            begin = now()
             ended = native.solve(values, given, self.solver.max_steps, self.creep)
             if ended is not None:
-                note_seconds(self.plan, time.perf_counter() - begin)
+                note_seconds(self.plan, now() - begin)
                 return ended
         with torch.no_grad(), without_saved_tensor_hooks():
             found = self._by_graphs(start, values, given)
@@ -189,10 +189,11 @@ class ShortLoop:
     def _solved_by_calls(self, values: Values, inputs: tuple[Inputs, ...], keep_methods: bool = False) -> Called | None:
         if self.called is None or (self._is_due and not keep_methods):
             return None
-        begin = time.perf_counter()
+        now = clock(self.plan.is_large)
+        begin = now()
         with torch.no_grad(), without_saved_tensor_hooks():
             found = self.called.solve(values, self._prepared(inputs), keep_methods)
-        note_seconds(self.plan, time.perf_counter() - begin)
+        note_seconds(self.plan, now() - begin)
         return found
 
     @property
@@ -216,12 +217,13 @@ class ShortLoop:
         """`solve` by what is recorded as graphs, from the inputs in the layout of the lanes, with the last
         linearization. With `states` the state before every step is put there, and none is bent."""
         execution, most = self.plan.execution, self.solver.max_steps
-        begin = time.perf_counter()
+        now = clock(self.plan.is_large)
+        begin = now()
         outputs = [start.flat([*[x.contiguous() for x in values], *given])]
         if most and not float(outputs[0][_GRADIENT_NORM]):
             return None  # does anything depend on the variables?
         if execution.needs_witness:  # derivatives of a user's own residual are most of its start
-            note_seconds(self.plan, time.perf_counter() - begin)
+            note_seconds(self.plan, now() - begin)
         interrupted = False
         if most and _is_running(outputs[0]):
             step = execution.known("step", self.solver.execution)
@@ -269,7 +271,7 @@ class ShortLoop:
         states: list[list[Tensor]] | None,
     ) -> bool | None:
         """Take steps to the end; was it interrupted? None where it takes bent steps, which are not recorded."""
-        begin = None
+        now, begin = clock(self.plan.is_large), None
         try:
             for _ in range(self.solver.max_steps):
                 if (
@@ -288,11 +290,11 @@ class ShortLoop:
                 outputs[-2] = outputs[-2][-_OF_RECORD:]  # of states the last is enough
                 if not _is_running(outputs[-1]):
                     break
-                begin = begin or time.perf_counter()
+                begin = begin or now()
         except KeyboardInterrupt:
             return True  # a step that was not finished has changed nothing
         if begin is not None:
-            note_seconds(self.plan, time.perf_counter() - begin)
+            note_seconds(self.plan, now() - begin)
         return False
 
 

@@ -630,3 +630,11 @@ def test_the_share_of_a_term_is_what_it_takes_of_a_linearization(mean_and_prior,
             break
         time.sleep(0.5)
     assert shares and 0 < shares[0] < 0.5
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_wait_counts_for_large_problems_alone(is_large):
+    execution = trace.Execution(is_large, trace.Notes())
+    execution.run_eagerly(time.sleep, 0.2)  # as where other processes have the core
+    assert execution.eager_calls == 1
+    assert (execution.eager_seconds >= 0.2) == is_large
