@@ -2,8 +2,9 @@
 
 - An array element that is written twice, or in terms of what it held (`y[i] = y[i] * 2`, `y[i] *= x`): the adjoint
   of the first write gets the whole cotangent. `y[i] += ...` is right.
-- A component of a local vector that already had a value (`v = wp.vec3(a, b, c); v.x = ...`, `v.x += ...`, `v[0] *= x`):
-  its old value keeps the cotangent. A vector made empty (`wp.vec3()`) and filled once is right, and so is `v[0] += a`.
+- A component of a local vector, or of a function's argument, that already had a value (`v = wp.vec3(a, b, c); v.x =
+  ...`, `v.x += ...`, `v[0] *= x`): its old value keeps the cotangent. A vector made empty (`wp.vec3()`) and filled once
+  is right, and so is `v[0] += a`.
 - A variable that a loop of unknown length changes in another way than by adding (`a = a * x`): the reverse loop sees
   its last value only.
 """
@@ -124,8 +125,9 @@ class Reading:
     def __init__(self, function: ast.FunctionDef, arrays: set[str], most_unrolled: int) -> None:
         self._function, self._arrays, self._most_unrolled = function, arrays, most_unrolled
         self._places: dict[str, Written] = {}
-        self._filled: dict[str, Written] = {}
-        """Local variables that hold something, other than an empty vector."""
+        given = [one.arg for one in function.args.args if one.arg not in arrays]
+        self._filled = {name: Written([()]) for name in given}
+        """Arguments and local variables that hold something, other than an empty vector."""
 
     def findings(self) -> Iterator[Finding]:
         yield from self._block(self._function.body, (), ())

@@ -48,7 +48,8 @@ class ArrayArgument:
             axes = ["lanes", *["n"] * (self.ndim - 1), *map(str, self.element)]
             raise WarpError(
                 f"{kernel}: {self.name!r} has the axes ({', '.join(axes)}), and a tensor of shape "
-                f"{tuple(tensor.shape)} was given (its first axis are the lanes, but for shared ones)."
+                f"{tuple(tensor.shape)} was given (its first axis are the lanes, but for shared ones). A plain call is "
+                "of one lane, whose axis is added: for more, call torch.func.vmap(operator)."
             )
 
 

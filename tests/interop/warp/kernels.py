@@ -195,6 +195,18 @@ def in_a_function(x: wp.array(dtype=float), y: wp.array(dtype=wp.vec3)):
     y[i] = overwriting(x[i])
 
 
+@wp.func
+def halved(v: wp.vec3):
+    v[1] = v[1] * 0.5
+    return v
+
+
+@wp.kernel
+def in_an_argument(x: wp.array(dtype=float), y: wp.array(dtype=wp.vec3)):
+    i = wp.tid()
+    y[i] = halved(wp.vec3(x[i], x[i], x[i]))
+
+
 WRONG = {
     overwritten: "a component of 'v' is overwritten",
     component_added: "a component of 'v' is changed in place",
@@ -203,6 +215,7 @@ WRONG = {
     written_twice: "an element of 'y' is written more than once",
     written_in_a_loop: "an element of 'y' is written more than once",
     multiplied_in_a_loop: "a loop of unknown length changes 'a'",
+    in_an_argument: "a component of 'v' is overwritten",
     in_a_function: "line 4 of overwriting: 'v[1] = 7.0 * x'",
 }
 
