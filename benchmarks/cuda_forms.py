@@ -35,6 +35,28 @@ def places(count: int, most: int) -> Tensor:
     return torch.arange(count) * 7 % most
 
 
+def by_value(x: Tensor, most: int) -> Tensor:
+    """A place for each number, by its value."""
+    return (4 * x + most / 2).floor().long().clamp(0, most - 1)
+
+
+def as_complex(x: Tensor) -> Tensor:
+    return torch.complex(x[: len(x) // 2], x[len(x) // 2 :])
+
+
+def parts(x: Tensor) -> Tensor:
+    return torch.view_as_real(x)
+
+
+def cell(kind: type, gates: int, x: Tensor) -> Tensor:
+    """A cell of two inputs and two hidden numbers whose weights are among these numbers; without offsets."""
+    inputs, state, rest = (part.reshape(-1, 2) for part in x.split([gates * 4, gates * 4, len(x) - gates * 8]))
+    none = x.new_zeros(2 * gates)
+    if kind is torch.nn.GRUCell:
+        return torch.gru_cell(rest[:1], rest[1:2], inputs, state, none, none)
+    return torch.cat(torch.lstm_cell(rest[:1], (rest[1:2], rest[2:3]), inputs, state, none, none))
+
+
 def limits(count: int, like: Tensor) -> Tensor:
     return torch.linspace(-2, 2, count, dtype=like.dtype)
 
@@ -79,6 +101,45 @@ OPERATIONS: dict[str, tuple[int, Operation]] = {
     "var_mean, 16": (16, lambda x: torch.stack(torch.var_mean(x))),
     "reflection padding, 16": (16, lambda x: F.pad(x[None], (4, 4), mode="reflect")),
     "glu, 16": (16, lambda x: F.glu(x)),
+    "captured table of 16, by value": (8, lambda x: limits(16, x)[by_value(x, 16)] * x),
+    "own table of 8, by value": (16, lambda x: x[:8][by_value(x[8:], 8)] * x[8:]),
+    "grid_sample, 4 x 4": (
+        24,
+        lambda x: F.grid_sample(x[:16].reshape(1, 1, 4, 4), x[16:].reshape(1, 2, 2, 2), align_corners=True),
+    ),
+    "index_put by value, 16": (16, lambda x: torch.zeros_like(x).index_put((by_value(x, 16),), x, accumulate=True)),
+    "scatter_add by value, 16": (16, lambda x: torch.zeros_like(x).scatter_add(0, by_value(x, 16), x)),
+    **{
+        f"{name}, 4": (4, lambda x, name=name: getattr(torch.special, name)(1 + x.abs()))
+        for name in (
+            *("gammaln", "digamma", "erfcx", "log_ndtr", "i0", "i0e", "i1", "i1e", "entr"),
+            *("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1"),
+        )
+    },
+    **{
+        f"{name}, 4": (4, lambda x, name=name: getattr(torch.special, name)(torch.sigmoid(x) * 0.9))
+        for name in ("erfinv", "ndtri")
+    },
+    "polygamma 1, 4": (4, lambda x: torch.special.polygamma(1, 1 + x.abs())),
+    "zeta, 4": (4, lambda x: torch.special.zeta(torch.full_like(x, 2.5), 1 + x.abs())),
+    "multigammaln, 4": (4, lambda x: torch.special.multigammaln(3 + x.abs(), 2)),
+    "complex product and exp, 8": (16, lambda x: parts(as_complex(x) * torch.exp(0.1 * as_complex(x)))),
+    "complex quotient and abs, 8": (16, lambda x: (as_complex(x) / (2 + as_complex(x))).abs()),
+    **{f"fft, {n}": (2 * n, lambda x: parts(torch.fft.fft(as_complex(x)))) for n in (8, 16)},
+    "rfft, 16": (16, lambda x: parts(torch.fft.rfft(x))),
+    "irfft, 16": (18, lambda x: torch.fft.irfft(as_complex(x))),
+    "fft2, 4 x 4": (32, lambda x: parts(torch.fft.fft2(as_complex(x).reshape(4, 4)))),
+    "eigvalsh, 2 x 2": (4, lambda x: L.eigvalsh(positive(x))),
+    "eigvalsh, 3 x 3": (9, lambda x: L.eigvalsh(positive(x))),
+    "svdvals, 2 x 2": (4, lambda x: L.svdvals(square(x))),
+    "max_pool2d, 4 x 4 by 2": (16, lambda x: F.max_pool2d(x.reshape(1, 1, 4, 4), 2)),
+    "avg_pool1d, 16 by 4": (16, lambda x: F.avg_pool1d(x[None], 4)),
+    "interpolate, 8 to 16": (8, lambda x: F.interpolate(x[None, None], 16, mode="linear")),
+    "conv_transpose1d, 8 by 3": (11, lambda x: F.conv_transpose1d(x[:8].reshape(1, 1, 8), x[8:].reshape(1, 1, 3))),
+    "topk, 3 of 16": (16, lambda x: x.topk(3).values),
+    "cummax, 16": (16, lambda x: x.cummax(0).values),
+    "GRUCell, 2 to 2": (28, lambda x: cell(torch.nn.GRUCell, 3, x)),
+    "LSTMCell, 2 to 2": (38, lambda x: cell(torch.nn.LSTMCell, 4, x)),
 }
 
 
