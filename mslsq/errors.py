@@ -17,6 +17,7 @@ from mslsq.linearize.agreement import DerivativeMismatchError, NonDeterministicR
 from mslsq.linearize.cuts import CutDerivativeWarning
 from mslsq.linearize.loaded import LoadedParameterError
 from mslsq.linearize.pairs import BroadcastResidualWarning
+from mslsq.linearize.unmoved import NonFiniteDerivativeWarning
 from mslsq.linearize.ways import SlowResidualWarning, UndifferentiableResidualError
 from mslsq.manifolds.errors import ManifoldError
 from mslsq.native.cuda.driver import DriverError
@@ -73,6 +74,7 @@ __all__ = [
     "NoCompilerWarning",
     "NoInfluenceWarning",
     "NonDeterministicResidualError",
+    "NonFiniteDerivativeWarning",
     "NotDifferentiableWarning",
     "NotWrittenError",
     "OptimizerError",

@@ -18,7 +18,7 @@ class Calibrated(nn.Module):
         self.gain = nn.Parameter(torch.tensor(1.1, dtype=F64))
 
     def forward(self, x):
-        return self.gain * self.scale * x
+        return self.gain * self.scale * x  # pyright: ignore[reportOperatorIssue]
 
 
 calibrated = Calibrated()
@@ -156,7 +156,7 @@ def physics_informed(p, t, y):
 
 @case(P2, T, Y)
 def velocity_by_jvp(p, t, y):
-    position, speed = jvp(lambda s: p[0] * torch.sin(p[1] * s), (t,), (torch.ones_like(t),))
+    position, speed = jvp(lambda s: p[0] * torch.sin(p[1] * s), (t,), (torch.ones_like(t),))  # pyright: ignore[reportAssignmentType]
     return torch.stack([position - y, 0.5 * speed - 0.2 * y])
 
 
@@ -166,7 +166,7 @@ def data_not_contiguous(p, t, y):
 
 
 IMAGE = torch.sin(torch.arange(72.0, dtype=F64)).reshape(1, 2, 6, 6).to(memory_format=torch.channels_last)
-conv = nn.Conv2d(2, 1, 3).double().to(memory_format=torch.channels_last)
+conv = nn.Conv2d(2, 1, 3).double().to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 @case(P2, IMAGE)

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from mslsq import pytree
-from mslsq.private import DispatchMode, WeakTensorKeyDictionary, is_operator, operator_name
+from mslsq.private import (
+    DispatchMode,
+    WeakTensorKeyDictionary,
+    forward_level_is_open,
+    is_operator,
+    operator_name,
+)
 
 ON_PURPOSE = (
     *("detach", "nextafter", "lift_fresh", "alias", "zero", "zeros_like", "ones_like", "full_like", "empty_like"),
@@ -26,7 +32,8 @@ class Cuts(DispatchMode):
 
     An operator cuts where something it is given requires grad and nothing that it gives of real or complex numbers
     does, with gradients on. Numbers that are cut on purpose (`detach`, `no_grad`) and whole numbers (`argmax`, masks,
-    indices) are no cuts, nor is what follows from a cut without leading to the residual.
+    indices) are no cuts, nor is what follows from a cut without leading to the residual. Nothing is said of what runs
+    inside of a `jvp` or `jacfwd` of the residual's own, where tensors do not show whether they require grad.
     """
 
     supports_higher_order_operators = True
@@ -41,7 +48,7 @@ class Cuts(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._settle()
         output = func(*args, **(kwargs or {}))
-        if not is_operator(func) or not torch.is_grad_enabled():
+        if not is_operator(func) or not torch.is_grad_enabled() or forward_level_is_open():
             return output
         name = operator_name(func)
         if name in ON_PURPOSE:

@@ -1,4 +1,5 @@
-"""Names the operator whose batched derivative is wrong, by going through the graph of a residual node by node."""
+"""Names the operator whose batched derivative is wrong, by going through the graph of a residual node by node; and
+whether it computes in half precision."""
 
 from typing import Any
 
@@ -6,9 +7,10 @@ import torch
 from torch import Tensor, fx
 from torch.func import jacfwd, jacrev, vmap
 
+from mslsq import pytree
 from mslsq.linearize import independent
 from mslsq.linearize.sample import Sample
-from mslsq.private import is_operator, operator_name
+from mslsq.private import DispatchMode, is_operator, operator_name
 from mslsq.tracing.graph import TRANSFORM_LOCK, by_place, graph_of
 
 
@@ -107,3 +109,25 @@ def _plain_jacobians(function: Any, tensors: list[Tensor]) -> list[Tensor]:
 
 def _is_real(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def said_of_half(sample: Sample) -> str:
+    """What to do where a residual computes in half precision; empty where it does not."""
+    used: list[torch.dtype] = []
+
+    class Seen(DispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            output = func(*args, **(kwargs or {}))
+            used.extend(leaf.dtype for leaf in pytree.leaves(output) if isinstance(leaf, Tensor))
+            return output
+
+    _, storages, inputs = next(iter(sample.each()))
+    with Seen():
+        sample.block.term.residual(sample.block.values_of_block(storages), inputs)
+    half = next((dtype for dtype in used if dtype in (torch.float16, torch.bfloat16)), None)
+    if half is None:
+        return ""
+    return (
+        f" It computes in {half}, of three digits: convert the data with .double() or .float(). A number of 0 "
+        "dimensions, as p[0] is, does not widen them."
+    )

@@ -24,6 +24,10 @@ NAMED = 4
 """The entries that a message names."""
 
 
+class NonFiniteDerivativeWarning(UserWarning):
+    """A residual is finite at the start, and its derivative is not."""
+
+
 @dataclass
 class _Block:
     """The first block of a term, by slots: which entries of the tangent its derivative is zero in."""
@@ -48,6 +52,11 @@ class Influence:
         gradients = _gradients(output, storages)
         if gradients is None:
             self.note_unknown(term)
+            return
+        if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
+            self.note_unknown(term)
+            if bool(torch.isfinite(residual_vector(output)[0]).all()):
+                warnings.warn(_of_not_finite(term.term.name), NonFiniteDerivativeWarning, stacklevel=2)
             return
         still = []
         for slot, gradient in zip(term.term.slots, gradients, strict=True):
@@ -137,6 +146,15 @@ def _residual(block: _Block, delta: Tensor) -> Tensor:
     storages = block.term._retracted(block.storages, delta)
     inputs = {name: tensor.clone() for name, tensor in block.inputs.items()}
     return residual_vector(block.term.term.residual(block.term.values_of_block(storages), inputs))[0]
+
+
+def _of_not_finite(term: str) -> str:
+    return (
+        f"The residual of {term!r} is finite at the start and its derivative is not, so no step can be taken. Often a "
+        "branch of torch.where that is not used divides by zero or takes a logarithm of it, which makes the derivative "
+        "NaN (0 · inf): make the argument safe, too: torch.where(t > 0, log(torch.where(t > 0, t, 1.0)), 0.0). Else a "
+        "root, a norm or a power has no derivative at zero: start elsewhere, or write sqrt(x² + ε²)."
+    )
 
 
 def _advice(term: str, names: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ from mslsq.linearize.agreement import (
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Mode, Way
 from mslsq.linearize.first_block import explained, of_a_block
-from mslsq.linearize.locating import faulty_operator
+from mslsq.linearize.locating import faulty_operator, said_of_half
 from mslsq.linearize.pairs import BroadcastResidualWarning, Differences, Followed
 from mslsq.linearize.sample import Sample, sample_of
 from mslsq.private import DispatchMode, is_operator, operator_name, version_of
@@ -258,6 +258,7 @@ def _lane_by_lane(block: BlockTerm, sample: Sample) -> Found:
             f"The derivatives of the residual of {name!r} differ from those of PyTorch's plain reverse mode, in "
             f"every way that was tried{f'; {operator} seems to be at fault' if operator else ''}. Write it with other "
             "operations, or give the Jacobian yourself (jac=, or jacobians of a CostFunction)."
+            f"{said_of_half(sample)}"
         ) from found
     at_fault = f"because of {operator}" if operator else "and no single operator is at fault"
     warnings.warn(

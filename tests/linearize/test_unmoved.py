@@ -6,7 +6,12 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.errors import CutDerivativeWarning, LoadedParameterError
+from mslsq.errors import (
+    CutDerivativeWarning,
+    DerivativeMismatchError,
+    LoadedParameterError,
+    NonFiniteDerivativeWarning,
+)
 
 F64 = torch.float64
 T = torch.linspace(0.1, 2, 12, dtype=F64)
@@ -172,3 +177,25 @@ def test_a_module_that_normalises_its_own_parameters_does_not_end_the_process():
 
     with pytest.raises(LoadedParameterError, match=r"\.data = "):
         mslsq.least_squares(residual, START)
+
+
+def test_a_derivative_that_is_no_number_is_told_with_the_usual_cause():
+    t = torch.linspace(0, 2, 12, dtype=F64)
+
+    def residual(p, t):
+        return torch.where(t > 0, p[0] * torch.log(t) / (t + 1), p[1]) + p[1] - Y
+
+    with pytest.warns(NonFiniteDerivativeWarning, match=r"torch\.where"):
+        assert not mslsq.least_squares(residual, START, (t,), solver=FEW).converged
+
+    def safe(p, t):
+        return torch.where(t > 0, p[0] * torch.log(torch.where(t > 0, t, 1.0)) / (t + 1), p[1]) + p[1] - Y
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NonFiniteDerivativeWarning)
+        assert mslsq.least_squares(safe, START, (t,)).converged
+
+
+def test_data_in_half_precision_are_named():
+    with pytest.raises(DerivativeMismatchError, match=r"computes in torch\.float16"):
+        mslsq.least_squares(lambda p, t, y: p[0] * torch.exp(-p[1] * t) - y, START, (T.half(), Y), solver=FEW)
