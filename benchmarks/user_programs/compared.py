@@ -80,11 +80,13 @@ def judged(program: Program, said: Callable[[], bool]) -> str:
     ):
         return "a second solve differs"
     found = _judged_minimum(program, solution) if program.is_scipys else ""
-    if found and not bool(solution.converged):
-        return f"(status {mslsq.Status(int(solution.status)).name}: {found})"
-    if found and said():
+    if found and bool(solution.converged) and said():
         return f"(told: {found})"
-    return found or (_judged_derivative(program, solution.value.detach(), said) if program.has_derivative else "")
+    if not found and program.has_derivative:
+        found = _judged_derivative(program, solution.value.detach(), said)
+    if found and not found.startswith("(") and not bool(solution.converged):
+        return f"(status {mslsq.Status(int(solution.status)).name}: {found})"
+    return found
 
 
 def _judged_minimum(program: Program, solution: Any) -> str:
