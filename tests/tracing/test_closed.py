@@ -1,5 +1,6 @@
 """Which code is closed: it can read nothing but what a walk compares."""
 
+import argparse
 import dataclasses
 import datetime
 import enum
@@ -15,6 +16,7 @@ import time
 import types
 from collections import namedtuple
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -262,6 +264,22 @@ def namespace():
     return lambda p: settings.scale * p**settings.inner.power
 
 
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    scale: float = 2.0
+    mode: Mode = Mode.DOUBLE
+
+
+@attrs.define
+class Defined:
+    scale: float = 2.0
+
+
+def settings_of_many_kinds():
+    frozen, defined, parsed = Frozen(), Defined(), argparse.Namespace(power=2)
+    return lambda p: frozen.scale * defined.scale * p**parsed.power + frozen.mode.value
+
+
 def imported(p):
     import decimal
 
@@ -326,6 +344,7 @@ CLOSED = {
     "object": Model(),
     "method of an object": Model().basis,
     "partial": functools.partial(helper, power=4),
+    "settings of many kinds": settings_of_many_kinds(),
     "loop": Loop(),
     "branches": Branching(),
     "nested": nested,

@@ -6,10 +6,12 @@ operations on its arguments. What is not known to be harmless is taken for a rea
 numbers. Random numbers and values of tensors need no look: what reads those is never recorded (`tracing.guard`).
 """
 
+import argparse
 import builtins
 import datetime
 import decimal
 import dis
+import enum
 import functools
 import operator
 import types
@@ -42,7 +44,12 @@ from mslsq.tracing.reading.values import PATHS, SCALARS, Identity, is_compared, 
 from mslsq.tracing.reading.writes import stays_inside
 
 ABSENT = object()
-BASES = frozenset((object, dict, list, tuple, OrderedDict, types.SimpleNamespace, types.MappingProxyType))
+BASES = frozenset(
+    (
+        *(object, dict, list, tuple, OrderedDict, types.SimpleNamespace, types.MappingProxyType),
+        *(*argparse.Namespace.__mro__, *enum.property.__mro__),
+    )
+)
 LOADED = ([("LOAD_FAST", "")], [("LOAD_FAST_BORROW", "")])
 WITH_METHODS_THAT_READ = frozenset((*PATHS, datetime.date, datetime.datetime))
 """Values whose methods may ask files or the clock."""
@@ -201,13 +208,19 @@ class ClosedWalk(Walk):
                 raise OpenError(f"the function {module}.{value.__name__}")
             return
         code, reads = value.__code__, reads_of(value.__code__)
+        if module == "attr._make" and value.__name__ == "__ne__":
+            return  # of every class of attrs: what its `__eq__` says
         if origin != USERS:
             raise OpenError(f"the function {module}.{value.__name__}")
         if reads.strings or reads.imports or reads.environ or reads.table:
             raise OpenError(f"an import, the environment or a name in a string in {value.__name__}")
         self.attributes_of_any |= _loose_attributes(code)
         self.paths.read_all = self.paths.read_all or _writes_text(code)
+        is_made = value.__name__ == "__hash__" and code.co_filename.startswith("<")
         for name, chains in reads.globals.items():
+            if name == "hash" and is_made:  # by `dataclass` and `attrs`, of the fields
+                self.lookups += [(value.__globals__.get, name, ABSENT), (vars(builtins).get, name, hash)]
+                continue
             for chain in chains:
                 self._resolve(value.__globals__, name, chain)
         if not stays_inside(code, functools.partial(_found, value.__globals__)):

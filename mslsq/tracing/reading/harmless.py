@@ -1,5 +1,6 @@
 """What of libraries is harmless: functions of their arguments alone, types that hold nothing but what they show."""
 
+import argparse
 import enum
 import functools
 import itertools
@@ -58,7 +59,19 @@ OF_NUMPY = frozenset(
         *("outer", "stack", "zeros"),
     )
 )
-FUNCTIONS = TRANSFORMS | OF_NUMPY | {functools.reduce, enum.Enum.__hash__}
+OF_CLASSES = frozenset(
+    (
+        *(enum.Enum.__hash__, vars(enum.Enum)["name"].fget, vars(enum.Enum)["value"].fget),
+        *(
+            entry
+            for kind in (*argparse.Namespace.__mro__[:-1], *enum.property.__mro__[:-1])
+            for entry in vars(kind).values()
+            if isinstance(entry, types.FunctionType)
+        ),
+    )
+)
+"""Methods that plain objects have without their user's doing, of what the object holds."""
+FUNCTIONS = TRANSFORMS | OF_NUMPY | OF_CLASSES | {functools.reduce}
 """Others of their arguments, which may be functions that are looked into where they are reached."""
 
 
