@@ -16,7 +16,7 @@ from mslsq.front.closed_costs import distrust_callable
 from mslsq.front.direct import Direct
 from mslsq.front.direct_batch import DirectBatch
 from mslsq.front.outer import solved
-from mslsq.front.plans import kept_for_callable
+from mslsq.front.plans import keep_apart, kept_for_callable
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import Solved, heed_interrupt
 from mslsq.solvers.outer import OuterSolver
@@ -53,6 +53,7 @@ def solved_residual(
     ended = solved(stated.statement, solver, adjoint, has_costs=False)
     if call is not None:
         remember(call, ended, stated.callables.residual.collected, stated.axes)
+        keep_apart(call.residual)
     return ended
 
 

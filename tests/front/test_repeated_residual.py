@@ -1,6 +1,7 @@
 """Calls like the one before: answered by their program at once, with all that a call notices otherwise."""
 
 import dataclasses
+import functools
 import gc
 import weakref
 
@@ -144,6 +145,40 @@ def test_tensors_that_a_residual_holds_are_read_in_every_call(answers):
         found = mslsq.least_squares(holder, START, solver=SOLVER)
         torch.testing.assert_close(found.value, expected.value, rtol=1e-6, atol=1e-9)
     assert answers[1::2] == [False, True, True]
+
+
+class Rate(torch.nn.Module):
+    def __init__(self, rate):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, p, t, y):
+        return p[0] * torch.exp(-self.rate * t) + p[1] - y
+
+
+def with_rate(p, t, y, rate):
+    return p[0] * torch.exp(-rate * t) + p[1] - y
+
+
+def test_partials_and_objects_that_are_made_again_are_answered(answers):
+    y, start = 2 * torch.exp(-1.3 * T), torch.ones(2, dtype=F64)
+    for make in (Rate, lambda rate: functools.partial(with_rate, rate=rate)):
+        answers.clear()
+        for rate in (1.3, 1.3, 1.3, 0.5, 1.3):
+            basis = torch.stack([torch.exp(-rate * T), torch.ones_like(T)], -1)
+            found = mslsq.least_squares(make(rate), start, (T, y), solver=SOLVER)
+            torch.testing.assert_close(found.value, torch.linalg.lstsq(basis, y).solution, rtol=1e-9, atol=1e-12)
+        assert answers == [False, True, True, False, True]
+
+
+def test_objects_of_a_class_that_live_are_kept_apart(answers):
+    y, start = 2 * torch.exp(-1.3 * T), torch.ones(2, dtype=F64)
+    models = [Rate(0.5 + 0.1 * k) for k in range(5)]
+    for _ in range(3):
+        answers.clear()
+        for model in models:
+            mslsq.least_squares(model, start, (T, y), solver=SOLVER)
+    assert all(answers)
 
 
 def test_trees_and_numbers_are_arguments_like_others(answers):
