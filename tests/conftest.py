@@ -85,6 +85,7 @@ def no_program_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     between two calls whose bits are compared."""
     for module in (prospects, planning, whole_solves):
         monkeypatch.setattr(module, "PROGRAM_SECONDS", math.inf)
+    monkeypatch.setattr(prospects, "LOOK_SECONDS", math.inf)
     monkeypatch.setattr(whole_solves, "seconds_of_finding", lambda sign: math.inf)
 
 

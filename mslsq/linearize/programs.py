@@ -238,6 +238,8 @@ class Prospect:
     """Gradient and exact Hessian, for derivatives of solutions..."""
     mixed: dict[tuple[str, ...], Any] = field(default_factory=dict)
     """... and the mixed derivatives, by the inputs that they are taken in (`linearize.second_order`)."""
+    has_looked: bool = False
+    """Has it been looked for among those of processes before?"""
     is_given_up: bool = False
     """Does what the residual reads change unseen? Then a program would be written again and again."""
 

@@ -36,6 +36,11 @@ times in PyTorch. It does not hang on a clock: with or without a program a solve
 LOOK_LANES_OF_CLOSED_FORMS = 4096
 """The same of terms with Jacobians in closed form, which PyTorch linearizes three times as fast."""
 
+LOOK_SECONDS = 0.1
+"""Seconds of solves with terms of one family after which the next plan looks for such a program, whatever its size: of
+a problem that grows every call is a first one. That is four times what looking takes; solves of 60 to 90 poses take
+half of their time with it."""
+
 
 def with_programs(
     plan: Plan, wish: Native, blocks: Callable[[], Sequence[BlockTerm]], values: Values, inputs: tuple[Inputs, ...]
@@ -85,13 +90,18 @@ def hurry(plan: Plan, seconds: float) -> None:
 def take_up_made(
     plan: Plan, blocks: Sequence[BlockTerm], values: Values, inputs: tuple[Inputs, ...]
 ) -> tuple[int, ...]:
-    """Before a first solve: take programs that a process before has compiled, of terms with many blocks. No compiler is
-    started for it. Returns the numbers of the terms that have none then."""
+    """Before a first solve: take programs that a process before has compiled, of terms with many blocks, and of terms
+    that have been solved with for some time. No compiler is started for it. Returns the numbers of the terms that have
+    none then."""
     for number, prospect in plan.prospects.items():
         given = blocks[number], values, inputs[number]
         least = LOOK_LANES if blocks[number].term.jacobians is None else LOOK_LANES_OF_CLOSED_FORMS
-        may_be_worth_it = blocks[number].all_lanes >= least
-        if may_be_worth_it and prospect.draft is None and not prospect.is_given_up and has_sign(*given):
+        is_due = prospect.seconds > LOOK_SECONDS and not prospect.has_looked
+        may_be_worth_it = is_due or blocks[number].all_lanes >= least
+        if not may_be_worth_it or prospect.draft is not None or prospect.is_given_up:
+            continue
+        prospect.has_looked = True
+        if has_sign(*given):
             draft = Draft(*given, compiled=False)
             if draft.load():
                 prospect.draft = draft

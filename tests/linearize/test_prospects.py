@@ -214,6 +214,23 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "is_small_and_dense", lambda *_: False)
 
 
+def test_a_problem_that_grows_takes_the_program_of_a_process_before(apart, new_process, monkeypatch):
+    ring()(native="wait")
+    store = new_process()
+    monkeypatch.setattr(store, "_start", lambda *_: pytest.fail("a compiler is started"))
+    monkeypatch.setattr(prospects, "LOOK_LANES_OF_CLOSED_FORMS", 4096)
+    monkeypatch.setattr(prospects, "LOOK_SECONDS", 0.0)
+    family = Prospect()
+    monkeypatch.setattr(planning, "prospect_of", lambda *_: family)
+    first, plain = ring(6)(), ring(6)(native="never")
+    assert torch.equal(first.value["pose"].storage, plain.value["pose"].storage)
+    assert family.draft is None and family.seconds > 0
+    found = ring(7)().value["pose"].storage
+    assert family.draft is not None
+    assert torch.equal(found, ring(7)(native="wait").value["pose"].storage)
+    torch.testing.assert_close(found, ring(7)(native="never").value["pose"].storage, rtol=1e-9, atol=1e-9)
+
+
 def test_a_term_of_the_library_takes_its_program_without_being_recorded(apart, new_process, monkeypatch):
     ring()(native="wait")
     store = new_process()
