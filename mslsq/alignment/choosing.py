@@ -8,11 +8,12 @@ taken out (`mslsq.alignment.curves`). Where residuals vary slowly over the map e
 edges are asked from there.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from mslsq.alignment.curves import CURVED, curve_between, taken_along
+from mslsq.alignment.curves import CURVED, Curve, curve_between, taken_along
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.evenness import unevenness
 from mslsq.alignment.linking import Linked, Linker
@@ -31,8 +32,14 @@ where a gain and a bias are all that is between two maps, 0.2 to 0.8 under a gam
 NEAR = 0.04
 """Of the reference's longer side: how far two metrics may put the corners apart and still mean one place."""
 
-CURVES = 3
+CURVES = 6
 """Are taken at most: each is seen where the one before it has moved the map."""
+
+SETTLED = 0.2
+"""Standard errors: what curves would move the map further, were they taken again and again, and no more are taken."""
+
+SHRINKS = 0.5, 0.75
+"""By what each curve moves the map less than the one before it did: of the first one it is not known, and at most."""
 
 CONTRADICTED = 3.0
 """Standard errors: values that are doubted and put the corners farther than this from where edges do, which are not
@@ -72,28 +79,52 @@ class Choice:
         """Values once more from there, one map's taken along a curve to the other's where gain and bias leave one, and
         how unevenly residuals are left; the same as before where that is not believed.
 
-        The curve is seen at the place that it moves, so it is taken again until that is less than a standard error;
-        what the last one moved is added to the error that is stated.
+        The curve is seen at the place that it moves, so it is taken again until little more is to come; what is still
+        to come, as a geometric series has it, is added to the error that is stated. It is that of the maps as they
+        are: behind a prefilter an edge from dark to bright has other values in between than the curve of its values,
+        and lies elsewhere. Where values in between are those of edges alone, a curve and a shift of the edges are one
+        and the same to the residuals; so by how much the curve behind the prefilter would move the map is added, too.
         """
         pair = by_values.fixed, by_values.moving
         level, units = self.linker.finest(*pair), self.linker.units(*pair)
         curve = curve_between(level, by_values.placed.estimate)
         if curve is None or curve.explained < CURVED:
             return by_values, unevenness(level, by_values.placed.estimate)
-        found, share, moved, explains = by_values, 1.0, 0.0, curve.explained
-        for _ in range(CURVES):
+        sharp = replace(self.linker, options=replace(self.linker.options, prefilter=0.0)).finest(*pair)
+        explains, curve = curve.explained, curve_between(sharp, by_values.placed.estimate)
+
+        def along(curve: Curve, start: Tensor) -> tuple[Linker, Linked]:
             maps, changed = list(self.linker.maps), 0 if curve.of_fixed else 1
             maps[pair[changed]] = taken_along(self.linker.map(pair[changed]), curve, *units[changed])
             curved = replace(self.linker, maps=maps)
-            again = curved.link(*pair, found.transform, trusted=True)
+            return curved, curved.link(*pair, start, trusted=True)
+
+        found, share, shrinks, moved, rest = by_values, 1.0, SHRINKS[0], math.inf, math.inf
+        for _ in range(CURVES):
+            if curve is None:
+                break
+            curved, again = along(curve, found.transform)
             if not again.placed.status.ok or self._apart(again, by_values) > NEAR * self._side(pair[0]):
                 return by_values, unevenness(level, by_values.placed.estimate)
-            share, moved = unevenness(curved.finest(*pair), again.placed.estimate), self._apart(again, found)
-            found = again
-            curve = curve_between(level, again.placed.estimate)
-            if moved < found.placed.corner_sigma or curve is None:
+            before, moved = moved, self._apart(again, found)
+            found, share = again, unevenness(curved.finest(*pair), again.placed.estimate)
+            if before < math.inf:
+                shrinks = min(moved / max(before, 1e-300), SHRINKS[1])
+            rest = moved * shrinks / (1 - shrinks)
+            if rest < SETTLED * found.placed.corner_sigma:
                 break
-        sigma = (found.placed.corner_sigma**2 + moved**2) ** 0.5
+            curve = curve_between(sharp, found.placed.estimate)
+        if found is by_values:
+            return by_values, unevenness(level, by_values.placed.estimate)
+        other, doubt = curve_between(level, found.placed.estimate), 0.0
+        if other is not None:
+            curved, behind = along(other, found.transform)
+            doubt = self._apart(behind, found) / (1 - shrinks)
+            evenly = unevenness(curved.finest(*pair), behind.placed.estimate)
+            # Noise flattens the curve of the maps as they are, and then more is left by it.
+            if evenly < UNEVEN <= share and behind.placed.status.ok:
+                found, share = behind, evenly
+        sigma = math.hypot(found.placed.corner_sigma, rest, doubt)
         placed = replace(found.placed, value=by_values.placed.value, lead=by_values.placed.lead, corner_sigma=sigma)
         placed = replace(placed, covariance=placed.covariance * (sigma / found.placed.corner_sigma) ** 2)
         found = replace(found, placed=placed, gain=by_values.gain, bias=by_values.bias)
