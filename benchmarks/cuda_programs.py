@@ -29,6 +29,7 @@ from mslsq.kernels.build import CompilerError
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.first_block import block_term
 from mslsq.linearize.programs import Draft
+from mslsq.linearize.unmoved import Influence
 from mslsq.linearize.ways import way_of
 from mslsq.native.building import Written
 from mslsq.native.cuda.nvrtc import FLAGS, Compiled, nvrtc
@@ -209,7 +210,7 @@ def drafted(name: str, dtype: torch.dtype) -> Drafted:
     problem = mslsq.Problem(cost).to(dtype=dtype)
     given = stated(problem, {key: value.to(dtype) for key, value in start.items()}, None)
     term, inputs = given.system.terms[0], given.inputs[0]
-    block = block_term(term, given.system, 1, given.batched[0], given.values, inputs)
+    block = block_term(term, given.system, 1, given.batched[0], given.values, inputs, Influence(given.system))
     block = block.going(way_of(block, given.values, inputs).way)
     draft = Draft(block, given.values, inputs, compiled=False, may_be_kept=False)
     if draft.why_not:
