@@ -285,6 +285,7 @@ def test_an_elevation_model_is_laid_on_another(tmp_path):
     [
         ("dem.reference=a.tif", "both needed"),
         ("dem.bias=tilt", "bias='tilt'"),
+        ("output=geotransform", "has other heights"),
     ],
 )
 def test_what_an_elevation_model_lacks_is_said(option, words, tmp_path):
