@@ -60,8 +60,8 @@ def run_dem(config: dict[str, Any], folder: Path) -> tuple[list[Path], int]:
     options = dict(config["dem"])
     if config["output"] != "resampled":
         raise CommandError(
-            f"output={config['output']}: a coregistered elevation model has other heights, not only another header, and "
-            "is written resampled. Leave output as it is; metrics.json has the shift in metres."
+            f"output={config['output']}: a coregistered elevation model has other heights, not another header alone, "
+            "and is written resampled. Leave output as it is; metrics.json has the shift in metres."
         )
     refuse_to_replace(inputs_of(config), [folder / name for name in OUTPUTS], "hydra.run.dir")
     begin = time.perf_counter()
