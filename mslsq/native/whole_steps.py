@@ -38,7 +38,7 @@ class Room:
         self.problems = batch
         self.figures = torch.empty(4, groups, batch, GROUP, dtype=dtype, device="cpu")
         self.accepted = torch.empty(groups, batch, GROUP, dtype=torch.bool, device="cpu")
-        self.rows = torch.empty(batch, dtype=torch.int64, device="cpu")
+        self.rows = torch.arange(batch, device="cpu")  # where none are given, a problem has its own
 
     def columns(self, num_steps: Tensor) -> list[Tensor]:
         """Of the first problems, which took these numbers of steps, as `Steps` has them; in memory of their own."""
