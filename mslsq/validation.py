@@ -12,6 +12,10 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, cast
 
+import torch
+
+from mslsq.private import is_wrapped
+
 __all__ = [
     "boolean",
     "instance_of",
@@ -58,8 +62,9 @@ def plain_number(given: Any) -> Any:
     """
     if type(given) in PLAIN or type(given).__module__.partition(".")[0] not in ("numpy", "torch"):
         return given
-    is_single = getattr(given, "ndim", None) == 0 and not getattr(given, "requires_grad", False)
-    return given.item() if is_single else given
+    if getattr(given, "ndim", None) != 0 or getattr(given, "requires_grad", False):
+        return given
+    return given if isinstance(given, torch.Tensor) and is_wrapped(given) else given.item()
 
 
 def plain_options(options: object) -> None:

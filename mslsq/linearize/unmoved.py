@@ -94,6 +94,7 @@ class Influence:
         for slot, zero in zip(block.term.term.slots, block.is_still, strict=True):
             unknown = self.system.unknowns[slot.unknown]
             free = torch.from_numpy(unknown.free_entries[slot.of_block(0)]).to(zero.device)
+            free = free & (not unknown.is_bounded)  # no point outside is evaluated
             still.append(zero & free & ~self._moved[slot.unknown].to(zero.device))
             shape = len(still[-1]) if unknown.space.is_euclidean else 0
             places += [f"{unknown.name}[{entry}]" if shape > 1 else unknown.name for entry in range(len(still[-1]))]

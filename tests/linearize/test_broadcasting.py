@@ -8,6 +8,7 @@ import mslsq
 from mslsq.front.problem_statement import stated
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.first_block import block_term
+from mslsq.linearize.unmoved import Influence
 
 F64 = torch.float64
 GROUPS = [mslsq.SO2, mslsq.SE2, mslsq.SO3, mslsq.SE3]
@@ -40,7 +41,7 @@ def terms(problem, values, data=None, in_dims=None) -> list[tuple[BlockTerm, tup
     batch = 1 if system.size is None else system.size
     found = []
     for term, own, inputs in zip(system.system.terms, system.batched, system.inputs, strict=True):
-        block = block_term(term, system.system, batch, own, system.values, inputs)
+        block = block_term(term, system.system, batch, own, system.values, inputs, Influence(system.system))
         found.append((block, system.values, block.prepare(inputs)))
     return found
 

@@ -8,6 +8,7 @@ import torch
 
 import mslsq
 from mslsq.errors import SolveInterrupted
+from mslsq.front import plans
 from mslsq.native.called_back import CalledBackSolves
 from mslsq.native.store import Store
 from mslsq.solvers import native_steps, steps_program
@@ -61,7 +62,7 @@ def taken(monkeypatch):
     monkeypatch.setattr(StepsProgram, "program", at_once)
     monkeypatch.setattr(native_steps, "COMPARED_BEFORE", 0)
     monkeypatch.setattr(Store, "has_sign", lambda *_: False)  # what other processes have compared
-    monkeypatch.setattr(steps_program, "_KNOWN", type(steps_program._KNOWN)())
+    forget_all(monkeypatch)
     return runs
 
 
@@ -164,9 +165,15 @@ def test_a_start_that_is_a_minimum_or_not_finite_is_told_as_ever(taken):
     assert nothing.status == mslsq.Status.NON_FINITE
 
 
+def forget_all(monkeypatch):
+    """As in another process."""
+    monkeypatch.setattr(steps_program, "_KNOWN", type(steps_program._KNOWN)())
+    monkeypatch.setattr(plans, "_KEPT", type(plans._KEPT)())
+
+
 def test_another_process_finds_the_program_by_its_note(taken, monkeypatch):
     mslsq.least_squares(Reads(), start(), solver=IDENTITY)
-    monkeypatch.setattr(steps_program, "_KNOWN", type(steps_program._KNOWN)())
+    forget_all(monkeypatch)
     monkeypatch.setattr(StepsProgram, "_begin", lambda *_: pytest.fail("it was written again"))
     before = len(taken)
     mslsq.least_squares(Reads(), start(), solver=IDENTITY)
@@ -180,7 +187,7 @@ def test_what_a_process_has_compared_is_taken_in_the_first_solve_of_another(take
     assert len(signs) == 1
     monkeypatch.setattr(Store, "has_sign", lambda self, sign: sign in signs)
     monkeypatch.setattr(native_steps, "COMPARED_BEFORE", 2)
-    monkeypatch.setattr(steps_program, "_KNOWN", type(steps_program._KNOWN)())
+    forget_all(monkeypatch)
     before = len(taken)
     mslsq.least_squares(Reads(), start(), solver=IDENTITY)
     assert len(taken) == before + 1
