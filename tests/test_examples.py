@@ -50,12 +50,14 @@ def test_learned_weights_are_better_than_equal_ones(run):
     assert errors["learned"] > 0.9 * errors["true"]  # nothing is better than the truth, but for chance
 
 
+@pytest.mark.slow
 def test_least_squares_come_closer_than_adam_in_the_same_time(run):
     # 100 times and more in its 8 seconds
     errors = run("train_by_least_squares", "--seconds", "2.5")
     assert errors["least squares"] < 0.1 * errors["Adam"]
 
 
+@pytest.mark.slow
 def test_complex_residuals_find_shifts_as_sure_as_they_say(capsys):
     spec = importlib.util.spec_from_file_location("fourier_shift", EXAMPLES / "fourier_shift.py")
     assert spec is not None and spec.loader is not None

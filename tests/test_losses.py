@@ -85,6 +85,7 @@ def test_rho_starts_as_least_squares(make, scale):
     assert weight == 1
 
 
+@pytest.mark.sampled(72)
 @pytest.mark.parametrize("make", EVERY)
 @pytest.mark.parametrize("s", [0.0, 5e-324, 1e-300, 1e300])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 1e3])

@@ -38,7 +38,7 @@ def of_one(name: str, **options: Any):
 ADJOINTS = [mslsq.Implicit(), mslsq.Unrolled(), mslsq.Truncated(steps=60)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjoint", ADJOINTS, ids=lambda adjoint: type(adjoint).__name__)
 @pytest.mark.parametrize("name", INPUTS)
 def test_first_derivatives_in_data_and_bounds(name, adjoint):

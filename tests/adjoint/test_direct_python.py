@@ -59,6 +59,7 @@ METHODS = [mslsq.LevenbergMarquardt, mslsq.GaussNewton, mslsq.Dogleg]
 ADJOINTS = [(mslsq.Implicit(), 1000), (mslsq.Unrolled(), 1000), (mslsq.Unrolled(), 3)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("adjoint", "max_steps"), ADJOINTS, ids=["implicit", "unrolled", "three steps"])
 def test_calls_that_are_answered_at_once_have_the_derivatives_of_python(

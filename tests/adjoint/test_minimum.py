@@ -59,6 +59,7 @@ KINKS = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("trace", ["never", "always"])
 @pytest.mark.parametrize("failed", ["nan", "zero"])
 @pytest.mark.parametrize(("residual", "start", "data"), KINKS, ids=[kink[0].__name__ for kink in KINKS])
@@ -280,7 +281,7 @@ def test_a_kink_in_any_unit_has_no_derivative(unit):
     assert found.isnan().all()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [mslsq.SO3, mslsq.SE3, mslsq.Sim3, mslsq.SE2, mslsq.UnitVector])
 @pytest.mark.parametrize("spread", [0.0, 0.2])
 def test_means_on_manifolds_keep_their_derivatives(kind, spread):

@@ -256,6 +256,7 @@ def test_float32_stays_float32():
 GOOD, NAN = 0, 1
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("adjoint", [mslsq.Unrolled(), mslsq.Truncated(2)], ids=repr)
 @every_solver
 def test_a_failed_entry_leaves_the_gradient_of_shared_parameters_alone(own, adjoint):
@@ -338,6 +339,7 @@ def test_one_big_residual_is_differentiated_too():
         assert off(found, expected) < 1e-9
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("own", ["auto", linear.ConjugateGradient(matrix_free=True)], ids=repr)
 @pytest.mark.parametrize("adjoint", [mslsq.Unrolled(), mslsq.Truncated(3)], ids=repr)
 def test_memory_is_linear_in_the_number_of_blocks(adjoint, own):

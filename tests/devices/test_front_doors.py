@@ -67,7 +67,7 @@ def asked_by(name: str, solver: mslsq.LevenbergMarquardt, device: Device) -> tup
     return asked, int(here(solution.num_steps).max())
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", [name for name in DOORS if name != "constraints"])
 @elsewhere
 def test_a_step_asks_the_device_once(name: str, device: Device):
@@ -75,6 +75,7 @@ def test_a_step_asks_the_device_once(name: str, device: Device):
     assert asked <= steps + AROUND + MORE.get(name, 0), device.transfers
 
 
+@pytest.mark.slow
 @elsewhere
 def test_a_round_under_constraints_asks_once_beside_its_steps(device: Device):
     asked, steps = asked_by("constraints", mslsq.LevenbergMarquardt(), device)
@@ -86,7 +87,7 @@ ALIKE = {*LOSSES, "prepared", "prepared problem", "prepared curve_fit", "curve_f
 """Doors behind which a solve without an early stop does nothing that another one does not."""
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "name",
     [

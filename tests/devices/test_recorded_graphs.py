@@ -74,6 +74,7 @@ def assert_all_run_on_cuda(graphs: list[tuple[fx.GraphModule, list[Tensor]]]) ->
         assert all(x.device == CUDA for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("solver", [mslsq.LevenbergMarquardt, mslsq.Dogleg, mslsq.GaussNewton])
 @pytest.mark.parametrize("loss", [None, mslsq.Cauchy(0.05)], ids=["plain", "cauchy"])
 def test_fits_and_their_derivatives(solver: Any, loss: Any, graphs: Any):
@@ -122,6 +123,7 @@ KINDS = {
 """Doors, and how the names of graphs begin that are recorded behind them."""
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", KINDS)
 def test_graphs_behind_front_doors(name: str, graphs: Any, monkeypatch: pytest.MonkeyPatch):
     names: list[str] = []

@@ -104,6 +104,7 @@ def test_float32_is_checked_at_its_own_precision() -> None:
     assert not wrong
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [D, torch.float32])
 @pytest.mark.parametrize("seed", range(4))
 def test_rounding_is_not_taken_for_an_error(seed: int, dtype: torch.dtype) -> None:

@@ -31,6 +31,7 @@ def check_same(found: dict[str, Any], steps: int = 0) -> None:
     assert abs(found["steps"][0] - found["steps"][1]) <= steps
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["LevenbergMarquardt", "GaussNewton", "Dogleg"])
 def test_every_method_finds_the_solution_of_one_process(both, method):
     for rank in both:

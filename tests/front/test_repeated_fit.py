@@ -241,6 +241,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_what_the_model_reads_is_compared(answers, monkeypatch, way):
     model, change = way(monkeypatch)

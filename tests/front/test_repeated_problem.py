@@ -196,6 +196,7 @@ NUMBERS = {replace_data, replace_tensor_of_weight}
 """Changes that leave a problem of the same kind."""
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("solves", [1, 4])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_what_changes_in_a_problem_is_noticed(answers, change, solves):

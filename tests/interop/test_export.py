@@ -45,6 +45,7 @@ def test_an_exported_layer_gives_the_same_answer_for_other_data(exported):
     assert found["status"] == expected.status
 
 
+@pytest.mark.slow
 def test_an_exported_program_holds_plain_operations_and_survives_a_file(exported):
     _, program = exported
     _, start, measured = ring()

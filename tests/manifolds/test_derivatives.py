@@ -71,6 +71,7 @@ def central(f, size, x):
     return torch.stack(columns, -1)
 
 
+@pytest.mark.sampled(2)
 @every_manifold
 def test_derivatives_agree_with_finite_differences_in_every_nesting(manifold):
     angles = (0.0, 1e-9, 1e-4, 0.2499, 0.2501, 0.4999, 0.5001, 1.0, 3.0, math.pi - 1e-6)
@@ -95,6 +96,7 @@ def test_derivatives_agree_with_finite_differences_in_every_nesting(manifold):
             assert (jacfwd(jacrev(f))(zero, x[k]) - mapped[k]).abs().max() <= 1e-13 * scale, (name, "without vmap")
 
 
+@pytest.mark.sampled(22)
 @every_group
 @pytest.mark.parametrize("angle", PLACES)
 def test_derivatives_of_exp_are_those_of_the_matrix_exponential_to_full_precision(group, angle):
@@ -127,6 +129,7 @@ def test_the_logarithm_undoes_the_exponential_in_every_derivative(group):
         assert vmap(second(f))(x).abs().max() <= 2e-12, nesting
 
 
+@pytest.mark.sampled(2)
 @every_group
 def test_second_derivatives_at_exactly_pi_are_finite(group):
     x = tangents(group, [math.pi])[0]
@@ -135,6 +138,7 @@ def test_second_derivatives_at_exactly_pi_are_finite(group):
             assert second(f)(torch.zeros(size, dtype=x.dtype), x).isfinite().all(), (name, nesting)
 
 
+@pytest.mark.sampled(2)
 @every_manifold
 def test_single_precision_derivatives_are_finite_and_close(manifold):
     angles = (0.0, 1e-30, 1e-20, 1e-9, 1e-4, 0.2499, 0.2501, 0.4999, 0.5001, 1.0, 3.0, math.pi)

@@ -27,6 +27,7 @@ def test_elements_pass_through_transforms_as_pytrees(group):
     torch.testing.assert_close(replayed.storage, a.retract(torch.full((group.tangent_dim,), 0.1).double()).storage)
 
 
+@pytest.mark.sampled(2)
 @every_group
 def test_a_traced_linearisation_equals_the_eager_one(group):
     def residual(d, a, b):

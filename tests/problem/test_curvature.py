@@ -168,6 +168,7 @@ def hessian_of(problem, values, monkeypatch=None, form="normal"):
     return whole
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("form", ["normal", "sparse"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_hessians_from_a_costs_own_second_derivatives_are_those_of_autodiff(name, form, monkeypatch):
@@ -180,6 +181,7 @@ def test_hessians_from_a_costs_own_second_derivatives_are_those_of_autodiff(name
     assert torch.allclose(found, expected, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_check_jacobian_checks_second_derivatives_too(name):
     problem, values = PROBLEMS[name]()

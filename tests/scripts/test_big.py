@@ -54,6 +54,7 @@ def test_files_are_too_big_where_memory_says_so(paths, monkeypatch):
         big.too_big(config_of("mosaic=medain"), maps)
 
 
+@pytest.mark.slow
 def test_a_run_in_windows_writes_figures_mosaic_coverage_and_report(script, paths, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(big, "fits_whole", lambda pixels, memory: False)
     monkeypatch.setattr(script, "too_big", big.too_big)

@@ -118,6 +118,7 @@ def test_a_bundle_adjustment_is_solved_down_to_its_noise(tmp_path, script):
     assert all((tmp_path / name).stat().st_size > 0 for name in PICTURES)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("linear", ["cholesky", "sparse_cholesky", "schur", "conjugate_gradient"])
 def test_every_linear_solver_finds_the_same_bundle_adjustment(tmp_path, script, linear):
     path = write_bal(tmp_path / "scene.txt", small_scene())

@@ -161,6 +161,7 @@ def test_of_a_batch_every_problem_is_solved_as_by_itself():
         assert torch.allclose(alone.multipliers["below"], together.multipliers["below"][number], atol=1e-7)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "linear_solver", ["auto", mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky(), mslsq.linear.QR()]
 )

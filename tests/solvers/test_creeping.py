@@ -152,6 +152,7 @@ def test_an_interrupt_is_kept_where_a_problem_has_crept_out_of_its_program(monke
     assert torch.equal(found.value["p"][rest & ~crept], starts[rest & ~crept])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("kind", "loss"), [(mslsq.SE2, None), (mslsq.SE2, mslsq.Cauchy(0.5)), (mslsq.UnitVector, mslsq.Tukey(3.0))], ids=str
 )
@@ -192,6 +193,7 @@ def test_bent_steps_of_programs_are_those_of_python_on_manifolds_and_with_losses
     torch.testing.assert_close(found.value["x"].storage, expected.value["x"].storage, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_bounds_and_losses_are_kept():
     lower, upper = torch.full((4,), -0.1, dtype=F64), torch.full((4,), 0.6, dtype=F64)
     for options in ({"bounds": (lower, upper)}, {"loss": mslsq.Cauchy(0.1)}):

@@ -30,6 +30,7 @@ def default(request):
     torch.set_default_dtype(before)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["x32", "x64"])
 @pytest.mark.parametrize("linear", LINEAR)
 @pytest.mark.parametrize("solver", SOLVERS)

@@ -168,6 +168,7 @@ def small_problem(seen, held):
     return mslsq.Problem(See(CAMERA[I], POINT[J], seen=seen), CAMERA.fixed([0]), *held)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("solver", "adjoint"),
     [
@@ -255,6 +256,7 @@ def graph(group, count=6, seed=0):
     return i, j, measured, start
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("group", "components"),
     [

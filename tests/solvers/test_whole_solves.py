@@ -215,6 +215,7 @@ class Own(mslsq.CostFunction):
 MANIFOLDS = [mslsq.SO2, mslsq.SE2, mslsq.Sim2, mslsq.SO3, mslsq.SE3, mslsq.Sim3, mslsq.UnitVector]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", range(len(MANIFOLDS)))
 def test_every_manifold_takes_the_same_steps(watch, number):
     manifold: Any = MANIFOLDS[number]
@@ -722,6 +723,7 @@ class Hidden:
         return self._generator.initial_seed() / 2**40
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("trace", ["auto", pytest.param("always", marks=pytest.mark.slow), "never"])
 @pytest.mark.parametrize("native", ["auto", "wait"])
 @pytest.mark.parametrize("differentiated", [False, True])

@@ -95,6 +95,7 @@ def test_without_early_stopping_a_stale_graph_is_nan_and_says_so():
     assert bool(solution.value.isnan().all()) and int(solution.status) == mslsq.Status.NON_FINITE
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("batch", [1, 7])

@@ -81,6 +81,7 @@ RESIDUALS = [of_class, of_list, of_module, of_default, of_method, of_net, of_par
 PER_RESIDUAL = pytest.mark.parametrize("residual", RESIDUALS, ids=lambda residual: residual.__name__)
 
 
+@pytest.mark.sampled(9)
 @PER_RESIDUAL
 @pytest.mark.parametrize("trace", ["auto", "never"])
 @pytest.mark.parametrize("batched", [False, True])

@@ -166,6 +166,7 @@ def captured(function, dtype=F64):
     return capture(function, (points(dtype)[0],), name="operator")
 
 
+@pytest.mark.sampled(42)
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_captured_operator_has_its_values_and_its_jacobian_in_every_mode_and_layout(name, dtype):
@@ -181,6 +182,7 @@ def test_a_captured_operator_has_its_values_and_its_jacobian_in_every_mode_and_l
         torch.testing.assert_close(vmap(transform(g), in_dims=-1)(p.T.contiguous()), expected, **close)
 
 
+@pytest.mark.sampled(19)
 @pytest.mark.parametrize("name", [name for name in OPERATORS if "reflection" not in name])  # it differs in where
 def test_a_captured_operator_has_its_second_derivatives_in_every_nesting(name):
     function, p = vector(OPERATORS[name]), points()

@@ -97,6 +97,7 @@ def test_a_tie_that_has_changed_is_seen() -> None:
             ask()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "options",
     [

@@ -344,6 +344,7 @@ def test_everything_is_the_same_under_vmap() -> None:
     assert mapped.of_problem(1).report().partition("Solve")[0] == fits.report(1).partition("Solve")[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["profile", "linear", "band", "propagated", "aic"])
 def test_derivatives_are_those_of_differences(kind: str) -> None:
     t, y = decays(points=12)
