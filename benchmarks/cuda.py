@@ -25,142 +25,22 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cuda_pairs
 import torch
+from cuda_cases import CASES, STEPS, Case
 from cuda_cudss import look
 from timing import print_machine, print_table
-from torch import Tensor
 
-import mslsq
-from mslsq.datasets import read_bal, read_g2o, ring_graph
-
-DATA = Path(os.environ.get("MSLSQ_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 REPEATS = 3
 NATIVE: dict[str, Any] = {"native": "wait"}
 REPLAYED: dict[str, Any] = {"trace": "always", "native": "never"}
 WAYS = {"eager": {"trace": "never"}, "replayed": REPLAYED, "native": NATIVE}
 CUDA_GRAPH = "CUDA graph"
 """A way on a GPU alone: what is replayed, captured."""
-STEPS = 10
-"""Of every solve: what is compared is the time of a step, not who stops first."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """Something to solve. `make(device, dtype, small)` returns what takes solver options and solves, and the bytes and
-    flops of a step's Jacobian."""
-
-    name: str
-    make: Callable[[torch.device, torch.dtype, bool], tuple[Callable[[dict[str, Any]], Any], float, float]]
-
-
-def sum_of_peaks(p: Tensor, t: Tensor, y: Tensor) -> Tensor:
-    """Two peaks: height, place and width of each."""
-    return p[0] * torch.exp(-(((t - p[1]) / p[2]) ** 2)) + p[3] * torch.exp(-(((t - p[4]) / p[5]) ** 2)) - y
-
-
-def fits(count: int, points: int) -> Callable[..., Any]:
-    """Fits of six parameters: their number, and the points of each."""
-
-    def make(device: torch.device, dtype: torch.dtype, small: bool) -> Any:
-        batch, n = (min(count, 64), min(points, 256)) if small else (count, points)
-        random = torch.Generator().manual_seed(0)
-        t = torch.linspace(0, 1, n, dtype=dtype)
-        truth = torch.tensor([1.0, 0.3, 0.1, 0.7, 0.7, 0.15], dtype=dtype)
-        y = sum_of_peaks(truth, t, torch.zeros((), dtype=dtype)) + 0.01 * torch.randn(
-            batch, n, dtype=dtype, generator=random
-        )
-        start, t, y = (truth * 1.1).to(device), t.to(device), y.to(device)
-        size = t.element_size()
-
-        def solve(options: dict[str, Any]) -> Any:
-            if batch == 1:
-                return mslsq.least_squares(sum_of_peaks, start, (t, y[0]), solver=solver(options))
-            return mslsq.least_squares(sum_of_peaks, start, (t, y), in_dims=(None, None, 0), solver=solver(options))
-
-        return solve, 2.0 * batch * n * 7 * size, 2.0 * batch * n * 49
-
-    return make
-
-
-def graphs(device: torch.device, dtype: torch.dtype, small: bool) -> Any:
-    """1,024 rings of 100 poses, as one batch."""
-    graph = ring_graph(laps=2, per_lap=5 if small else 50).graph
-    count = 4 if small else 1024
-    problem = graph.problem().to(device=device, dtype=dtype)
-    poses = graph.poses.storage.to(device=device, dtype=dtype)
-    start = mslsq.SE2(poses.expand(count, *poses.shape).contiguous())
-    rows = 3.0 * count * sum(cost.num_blocks for cost in problem)
-
-    def solve(options: dict[str, Any]) -> Any:
-        return mslsq.solve(problem, {"pose": start}, in_dims=({"pose": 0}, None), solver=solver(options))
-
-    return solve, 2 * rows * 7 * poses.element_size(), 2 * rows * 36
-
-
-def sphere(device: torch.device, dtype: torch.dtype, small: bool) -> Any:
-    """sphere2500 by conjugate gradients."""
-    return sphere_by(mslsq.linear.ConjugateGradient(), device, dtype)
-
-
-def sphere_by_cudss(device: torch.device, dtype: torch.dtype, small: bool) -> Any:
-    """sphere2500 by block-sparse Cholesky: cuDSS on a GPU, our own kernels on the CPU."""
-    return sphere_by(mslsq.linear.SparseCholesky("auto" if device.type == "cpu" else "cudss"), device, dtype)
-
-
-def sphere_by(linear: mslsq.linear.LinearSolver, device: torch.device, dtype: torch.dtype) -> Any:
-    graph = read_g2o(file_of("g2o/sphere2500.g2o"))
-    problem = graph.problem().to(device=device, dtype=dtype)
-    start = {"pose": type(graph.poses)(graph.poses.storage.to(device=device, dtype=dtype))}
-    rows = 6.0 * sum(cost.num_blocks for cost in problem)
-
-    def solve(options: dict[str, Any]) -> Any:
-        return mslsq.solve(problem, start, solver=solver(options, linear_solver=linear))
-
-    return solve, 2 * rows * 13 * start["pose"].storage.element_size(), 2 * rows * 144
-
-
-def ladybug(device: torch.device, dtype: torch.dtype, small: bool) -> Any:
-    """BAL 49, its points eliminated."""
-    scene = read_bal(file_of("bal/problem-49-7776-pre.txt.bz2"))
-    problem = scene.problem().to(device=device, dtype=dtype)
-    start = {
-        "camera": scene.cameras.to(device=device, dtype=dtype),
-        "point": scene.points.to(device=device, dtype=dtype),
-    }
-    rows = 2.0 * sum(cost.num_blocks for cost in problem)
-
-    def solve(options: dict[str, Any]) -> Any:
-        return mslsq.solve(problem, start, solver=solver(options))
-
-    return solve, 2 * rows * 13 * start["point"].element_size(), 2 * rows * 144
-
-
-def file_of(name: str) -> Path:
-    found = [DATA / name, DATA / f"{name}.gz", DATA / f"{name}.bz2"]
-    for path in found:
-        if path.exists():
-            return path
-    raise FileNotFoundError(f"{name} is not in {DATA} (beside the repository, or MSLSQ_DATA)")
-
-
-def solver(options: dict[str, Any], **more: Any) -> mslsq.LevenbergMarquardt:
-    return mslsq.LevenbergMarquardt(**{"early_stop": False, "max_steps": STEPS} | options | more)
-
-
-CASES = [
-    Case("65,536 fits of 6 parameters, 32 points", fits(65_536, 32)),
-    Case("1,000,000 fits of 6 parameters, 32 points", fits(1_000_000, 32)),
-    Case("one fit of 6 parameters, 10 million points", fits(1, 10_000_000)),
-    Case("1,024 graphs of 100 poses", graphs),
-    Case("sphere2500, conjugate gradients", sphere),
-    Case("sphere2500, sparse Cholesky", sphere_by_cudss),
-    Case("Ladybug 49-7776", ladybug),
-]
 
 
 def wait(device: torch.device) -> None:
@@ -168,12 +48,13 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def seconds(work: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float:
-    """The median of the wall time, after a call that is not counted."""
-    work()
+def seconds(work: Callable[[], Any], device: torch.device, repeats: int | None = None) -> float:
+    """The median of the wall time, after two calls that are not counted: what they make, later ones take."""
+    for _ in range(2):
+        work()
     wait(device)
     taken = []
-    for _ in range(repeats):
+    for _ in range(repeats or REPEATS):
         begin = time.perf_counter()
         work()
         wait(device)
@@ -204,16 +85,14 @@ def begin_before(end: float) -> None:
 
 def rows_of(case: Case, device: torch.device, dtype: torch.dtype, small: bool, end: float) -> list[tuple[Any, ...]]:
     """A line of the table for every way; what cannot run, or not begin before the end, says why. The CPU's time is
-    taken once, by its default way."""
+    taken once, with its native programs: by itself it would take them after some calls."""
     name = str(dtype).removeprefix("torch.")
     try:
         begin_before(end)
-        solve, moved, flops = case.make(device, dtype, small)
+        made = case.make(device, dtype, small)
         copy, product = speeds(device, dtype, small)
-        floor = max(moved / copy, flops / product)
-        host = torch.device("cpu")
-        on_host, *_ = case.make(host, dtype, small)
-        there = seconds(lambda: on_host({}), host, 1) / STEPS
+        floor = max(made.moved / copy, made.flops / product)
+        there = on_the_cpu(case, dtype, small) / STEPS
     except Exception as error:  # the next case may run
         return [(case.name, "", name, _words(error), "", "", "")]
     rows: list[tuple[Any, ...]] = []
@@ -222,16 +101,23 @@ def rows_of(case: Case, device: torch.device, dtype: torch.dtype, small: bool, e
         os.environ["MSLSQ_CUDA_GRAPHS"] = str(int(way == CUDA_GRAPH))
         try:
             begin_before(end)
-            missing = why_not_native(solve) if options is NATIVE else ""
+            missing = why_not_native(made.solve) if options is NATIVE else ""
             if missing:
                 rows.append((case.name, way, name, f"not there: {missing}", "", "", ""))
                 continue
-            step = seconds(partial(solve, options), device) / STEPS
+            step = made.times * seconds(partial(made.solve, options), device) / STEPS
         except Exception as error:  # the next way may run
             rows.append((case.name, way, name, _words(error), 1e3 * there, "", ""))
             continue
         rows.append((case.name, way, name, 1e3 * step, 1e3 * there, there / step, step / floor))
     return rows
+
+
+def on_the_cpu(case: Case, dtype: torch.dtype, small: bool) -> float:
+    """Seconds of a whole solve there; what it is made of is gone afterwards."""
+    host = torch.device("cpu")
+    made = case.make(host, dtype, small)
+    return made.times * seconds(partial(made.solve, NATIVE), host, 1)
 
 
 def why_not_native(solve: Callable[[dict[str, Any]], Any]) -> str:
@@ -245,15 +131,15 @@ def why_not_native(solve: Callable[[dict[str, Any]], Any]) -> str:
     return said[0] if said else "no program was begun"
 
 
-def cudss(device: torch.device, small: bool, end: float) -> str:
-    """Has cuDSS proved itself? It is taken by itself from then on."""
+def told(name: str, tell: Callable[[torch.device, bool], Any], device: torch.device, small: bool, end: float) -> str:
+    """What is printed by a part that has tables of its own, or why it said nothing."""
     page = io.StringIO()
     try:
         begin_before(end)
         with contextlib.redirect_stdout(page):
-            look(device, small)
+            tell(device, small)
     except Exception as error:  # the other figures are there
-        return f"\ncuDSS: {_words(error)}\n"
+        return f"{page.getvalue()}\n{name}: {_words(error)}\n"
     return page.getvalue()
 
 
@@ -285,13 +171,19 @@ def main(arguments: list[str] | None = None) -> int:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     rows: list[tuple[Any, ...]] = []
     end = time.monotonic() + 60 * options.minutes
-    proof = cudss(device, options.small, end)  # first: what follows takes what has proved itself
-    for case, dtype in itertools.product(CASES, (torch.float64, torch.float32)):
-        print(f"{case.name}, {dtype} ...", file=sys.stderr, flush=True)
-        rows += rows_of(case, device, dtype, options.small, end)
+
+    def write() -> None:
         if options.out is not None:
             path = options.out / f"cuda_{name.lower().replace(' ', '_')}.md"
             path.write_text(page_of(name, options.small, rows) + proof, encoding="utf-8")
+
+    proof = told("cuDSS", look, device, options.small, end)  # first: what follows takes what has proved itself
+    for case, dtype in itertools.product(CASES, (torch.float64, torch.float32)):
+        print(f"{case.name}, {dtype} ...", file=sys.stderr, flush=True)
+        rows += rows_of(case, device, dtype, options.small, end)
+        write()
+    proof += told("whole alignments", cuda_pairs.tell, device, options.small, end)
+    write()
     print(page_of(name, options.small, rows) + proof)
     return 0
 
@@ -303,8 +195,7 @@ def page_of(name: str, small: bool, rows: list[tuple[Any, ...]]) -> str:
         print(f"# mslsq on {name}\n\n`python benchmarks/cuda.py{' --small' if small else ''}`\n")
         print_machine(["torch"])
         header = ("case", "way", "dtype", "ms a step", "ms on the CPU", "CPU / device", "times the floor")
-        print_table(f"{STEPS} steps of Levenberg-Marquardt, wall time; the CPU as it is by default", header, rows)
-        print("\nThe alignment computes on the CPU wherever its maps are, so that its pairs are not measured here.")
+        print_table(f"{STEPS} steps of Levenberg-Marquardt, wall time; the CPU by native programs", header, rows)
     return page.getvalue()
 
 
