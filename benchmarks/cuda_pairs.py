@@ -43,7 +43,7 @@ SLICE = 64
 BORDER = 3.0
 """Pixels of a level that are not compared: blurs and splines see the mirrored values beyond the border."""
 CPU_SHARE = 16
-"""The CPU aligns one pair in so many; its time is multiplied."""
+"""The CPU aligns a sixteenth of the pairs; its time is multiplied."""
 ALONE = 8
 """Pairs that `align` is timed on."""
 

@@ -155,12 +155,15 @@ def first_block(
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     """The storages and inputs of the first block of a problem; copies, since a residual may write into what it is
     given."""
-    storages = tuple(values[slot.unknown][problem, slot.of_block(0)].clone() for slot in term.slots)
+    storages = []
+    for slot in term.slots:
+        x, index = values[slot.unknown][problem], slot.index  # an index of a device is not asked for its numbers
+        storages.append(x[index].clone() if isinstance(index, int) else x.index_select(0, index[:1])[0].clone())
     first = {}
     for name, tensor in inputs.items():
         tensor = tensor[problem] if name in batched else tensor
         first[name] = (tensor[0] if name in term.per_block else tensor).clone()
-    return storages, first
+    return tuple(storages), first
 
 
 def checked_residual(output: Any, name: str) -> tuple[Tensor, int]:

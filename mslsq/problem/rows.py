@@ -148,7 +148,7 @@ def _check_leaves(output: Any) -> None:
 def _random_value(variable: Variable, generator: torch.Generator, dtype: torch.dtype, device: Any) -> Any:
     with outside_of_transforms():  # `vmap` refuses random numbers
         storage = variable.space.random(generator=generator, dtype=dtype, device="cpu")
-    return variable.space.wrap(storage.to(device=device))
+    return variable.space.wrap(storage.to(device=device, non_blocking=True))  # nothing waits for a device
 
 
 def _check_weight(cost: CostFunction, rows: int) -> None:

@@ -176,7 +176,8 @@ def checked_index(variable: Variable, index: Index) -> Tensor | int:
         )
     index = index.to(torch.int64)
     if index.ndim and len(index):
-        least, most = index.aminmax()  # three times as fast as looking for what is wrong
+        # Three times as fast as looking for what is wrong; a device is asked once for both.
+        least, most = index.aminmax() if index.is_cpu else torch.stack(index.aminmax()).cpu()
         if int(least) >= 0 and int(most) < variable.num_blocks:
             return index.clone(memory_format=torch.contiguous_format)
     wrong = (index < -variable.num_blocks) | (index >= variable.num_blocks)

@@ -10,7 +10,7 @@ from torch import Tensor
 import mslsq
 from mslsq.alignment import align, synthetic
 from mslsq.datasets import ring_graph
-from tests.devices.claimed import NAME, Device, assert_same, there
+from tests.devices.claimed import NAME, REAL, Device, assert_same, there
 from tests.devices.doors import LINEAR, Scene, normal
 from tests.devices.elsewhere import elsewhere
 
@@ -72,6 +72,18 @@ def test_a_problem_is_moved_with_its_indices(device: Device):
     assert indices and all(index.device.type == NAME for index in indices)
     found = mslsq.solve(problem, {"pose": there(graph.poses)})
     assert_same((found.value, found.cost), (expected.value, expected.cost))
+
+
+@pytest.mark.skipif(REAL is not None, reason="counted on the claimed device alone")
+@elsewhere
+def test_an_index_of_a_device_is_asked_once_for_both_of_its_ends(device: Device):
+    blocks, index = mslsq.Variable("pose", mslsq.Euclidean(2), count=3), there(torch.tensor([2, 0, 1]))
+    device.transfers.clear()
+    kept = blocks[index].index
+    assert isinstance(kept, Tensor) and kept.device.type == NAME
+    assert device.transfers.total() == 1
+    with pytest.raises(mslsq.errors.IndexRangeError, match="entry 1 of the index is 3"):
+        blocks[there(torch.tensor([0, 3]))]
 
 
 @elsewhere

@@ -37,9 +37,9 @@ class Grid(NamedTuple):
     def refined(self, nodes: Float[Tensor, " nodes"], finer: "Grid") -> Float[Tensor, " finer_nodes"]:
         """The field at the nodes of another grid."""
         view, y, x = torch.meshgrid(
-            torch.arange(self.views, device="cpu").to(nodes),
-            _places(finer.rows, self.height).to(nodes),
-            _places(finer.columns, self.width).to(nodes),
+            torch.arange(self.views, dtype=nodes.dtype, device=nodes.device),
+            _places(finer.rows, self.height, nodes),
+            _places(finer.columns, self.width, nodes),
             indexing="ij",
         )
         index, share = self.weights(view.flatten().long(), torch.stack([x.flatten(), y.flatten()], 1))
@@ -48,9 +48,11 @@ class Grid(NamedTuple):
     def dense(self, nodes: Float[Tensor, " nodes"]) -> Float[Tensor, "views height width"]:
         """The field at every pixel."""
         y, x = torch.meshgrid(
-            torch.arange(self.height, device="cpu"), torch.arange(self.width, device="cpu"), indexing="ij"
+            torch.arange(self.height, device=nodes.device),
+            torch.arange(self.width, device=nodes.device),
+            indexing="ij",
         )
-        at = torch.stack([x.flatten(), y.flatten()], 1).to(nodes)
+        at = torch.stack([x.flatten(), y.flatten()], 1).to(nodes.dtype)
         index, share = self.weights(torch.zeros(len(at), dtype=torch.int64, device=nodes.device), at)
         fields = (nodes.reshape(self.views, -1)[:, index] * share).sum(-1)
         return fields.reshape(self.views, self.height, self.width)
@@ -62,13 +64,10 @@ class Grid(NamedTuple):
         return torch.cat([across, torch.stack([number[:, :-1].flatten(), number[:, 1:].flatten()], 1)])
 
 
-def _places(nodes: int, pixels: int) -> Float[Tensor, " nodes"]:
+def _places(nodes: int, pixels: int, like: Tensor) -> Float[Tensor, " nodes"]:
     """Where nodes lie; a single one in the middle."""
-    return (
-        torch.linspace(0, pixels - 1, nodes, device="cpu")
-        if nodes > 1
-        else torch.tensor([(pixels - 1) / 2], device="cpu")
-    )
+    first, last = (0.0, pixels - 1.0) if nodes > 1 else ((pixels - 1) / 2, (pixels - 1) / 2)
+    return torch.linspace(first, last, nodes, dtype=like.dtype, device=like.device)
 
 
 def _between(at: Tensor, nodes: int, pixels: int) -> tuple[Tensor, Tensor]:

@@ -65,10 +65,10 @@ def depth_views(depths: Tensor, intrinsics: Tensor, poses: Tensor) -> DepthViews
             f"not {tuple(intrinsics.shape)} and {tuple(poses.shape)}."
         )
     result = DepthViews(*(part.to(depths.device, torch.float64) for part in (depths, intrinsics, poses)))
-    for view, (camera, pose) in enumerate(zip(result.intrinsics, result.poses, strict=True)):
+    for view, (camera, pose) in enumerate(zip(result.intrinsics.cpu(), result.poses.cpu(), strict=True)):
         _check_camera(view, camera, pose)
-    for view, valid in enumerate(result.valid):
-        if not bool(valid.any()):
+    for view, has_depth in enumerate(result.valid.flatten(1).any(1).tolist()):
+        if not has_depth:
             raise ProblemError(f"View {view} has no depth that is positive and finite: leave it out.")
     return result
 
@@ -93,7 +93,7 @@ def _check_camera(view: int, camera: Tensor, pose: Tensor) -> None:
 
 
 class Sightings(NamedTuple):
-    """Pairs of pixels of two views that may see the same point, and the log of the ratio of their depths."""
+    """On the CPU: pairs of pixels of two views that may see one point, and the log of the ratio of their depths."""
 
     first: Int[Tensor, " n"]
     """View i, and its pixel (x, y)."""
@@ -112,23 +112,32 @@ def sightings(views: DepthViews, logs: Float[Tensor, "views height width"], stri
     their own view. Occlusion is left to the robust loss: nothing but the depths themselves tells it from a wrong scale.
     """
     height, width = views.size
+    like = views.depths
     y, x = torch.meshgrid(
-        torch.arange(0, height, stride, device="cpu"), torch.arange(0, width, stride, device="cpu"), indexing="ij"
+        torch.arange(0, height, stride, device=like.device),
+        torch.arange(0, width, stride, device=like.device),
+        indexing="ij",
     )
-    pixel = torch.stack([x.flatten(), y.flatten()], 1).to(views.depths)
-    found = []
+    place, pixel = (y * width + x).flatten(), torch.stack([x.flatten(), y.flatten()], 1).to(like.dtype)
+    found, keeps = [], []
     for i in range(len(views.depths)):
         depth, inside = bilinear(views.depths[i], pixel)
-        own = logs[i, y.flatten(), x.flatten()]
-        pixel_i, depth, own = pixel[inside], depth[inside], own[inside]
+        own = logs[i].flatten()[place]
         for j in range(len(views.depths)):
             if i != j:
-                found.append(_seen_from(views, i, j, pixel_i, depth * own.exp()))
-    return Sightings(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+                seen, keep = _seen_from(views, i, j, pixel, depth * own.exp())
+                found.append(seen)
+                keeps.append(keep & inside)
+    columns = [
+        torch.cat(parts).to(like.dtype).reshape(len(pixel) * len(found), -1) for parts in zip(*found, strict=True)
+    ]
+    sent = torch.cat([*columns, torch.cat(keeps).to(like.dtype)[:, None]], 1).cpu()  # the one question to a device
+    sent = sent[sent[:, -1] > 0]
+    return Sightings(sent[:, 0].long(), sent[:, 1:3], sent[:, 3].long(), sent[:, 4:6], sent[:, 6])
 
 
-def _seen_from(views: DepthViews, i: int, j: int, pixel: Tensor, depth: Tensor) -> Sightings:
-    """The pixels of view i, at their corrected depths, in view j."""
+def _seen_from(views: DepthViews, i: int, j: int, pixel: Tensor, depth: Tensor) -> tuple[Sightings, Tensor]:
+    """The pixels of view i, at their corrected depths, in view j; and which of them it sees."""
     motion = torch.linalg.inv_ex(views.poses[j]).inverse @ views.poses[i]
     homogeneous = torch.cat([pixel, torch.ones_like(pixel[:, :1])], 1)
     ray = homogeneous @ torch.linalg.inv_ex(views.intrinsics[i]).inverse.T @ motion[:3, :3].T
@@ -138,10 +147,8 @@ def _seen_from(views: DepthViews, i: int, j: int, pixel: Tensor, depth: Tensor) 
     z = torch.where(ahead, point[:, 2], 1.0)
     at = (point @ camera.T)[:, :2] / z[:, None]
     seen, inside = bilinear(views.depths[j], at)
-    keep = inside & ahead
-    count = int(keep.sum())
-    index = lambda view: torch.full((count,), view, dtype=torch.int64, device=at.device)  # noqa: E731
-    return Sightings(index(i), pixel[keep], index(j), at[keep], (z.log() - seen.log())[keep])
+    index = lambda view: torch.full(depth.shape, view, dtype=torch.int64, device=at.device)  # noqa: E731
+    return Sightings(index(i), pixel, index(j), at, z.log() - seen.log()), inside & ahead
 
 
 def bilinear(
@@ -149,11 +156,12 @@ def bilinear(
 ) -> tuple[Float[Tensor, " n"], Bool[Tensor, " n"]]:
     """Depth at points (x, y), 1 where not all four neighbours have depth and are one surface; and where they are."""
     height, width = depth.shape
-    inside = ((at >= 0) & (at <= at.new_tensor([width - 1, height - 1]))).all(1)
-    at = torch.where(inside[:, None], at, 0)
-    corner = torch.minimum(at.floor(), at.new_tensor([width - 2, height - 2]))
-    fx, fy = (at - corner).unbind(1)
-    column, row = corner.long().unbind(1)
+    x, y = at.unbind(1)
+    inside = (x >= 0) & (x <= width - 1) & (y >= 0) & (y <= height - 1)
+    x, y = torch.where(inside, x, 0), torch.where(inside, y, 0)
+    left, top = x.floor().clamp(max=width - 2), y.floor().clamp(max=height - 2)
+    fx, fy = x - left, y - top
+    column, row = left.long(), top.long()
     a, b, c, d = (depth[row + dy, column + dx] for dy in (0, 1) for dx in (0, 1))
     four = torch.stack([a, b, c, d])
     known = (torch.isfinite(four) & (four > 0)).all(0)
