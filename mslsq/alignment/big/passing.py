@@ -5,7 +5,7 @@ pixels (`settling`), single blunders by what steps between pixels are typical of
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from mslsq.alignment.dem.heights import CUT
 from mslsq.alignment.dem.local import Box, LocalCoregistration, Part
 from mslsq.alignment.dem.pair import Pair
 from mslsq.alignment.dem.result import Coregistration, corrected, on_grid
-from mslsq.alignment.dem.statistics import ElevationStatistics, classes, gathered
+from mslsq.alignment.dem.statistics import ElevationStatistics, classes, gathered, slope_and_aspect
 
 WINDOW = 1024
 MARGIN = 64
@@ -56,6 +56,9 @@ class Passes:
     factor: int
     """By which pixels are reduced on which a result says where terrain changed."""
     judged: Judged | None = None
+    _moved: dict[Box, np.ndarray | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Where terrain changed in windows that were judged already, as bits; None of nowhere. Judging a window takes as
+    long as all else that its statistics need."""
 
     def boxes(self) -> list[Box]:
         """Windows of the reference, row by row: top, left, height, width."""
@@ -77,7 +80,9 @@ class Passes:
             if not bool((pair.known & pair.stable).any() and pair.dem_known.any()):
                 continue
             pyramids = Pyramids.of(pair, 1, self.frame)
-            still = ~widened(self.changed(pyramids)) & in_window(pair, box)
+            moved = self.changed(pyramids)
+            self._moved[box] = np.packbits(moved.numpy()) if bool(moved.any()) else None
+            still = ~widened(moved) & in_window(pair, box)
             samples = Comparison.of(pyramids.unsmoothed, 0, self.bias, still).valid(at.shift)
             target = -samples.residual(Solved(at.shift, np.zeros(count)))
             off = (target - samples.columns @ beta - judged.middle).abs()
@@ -99,8 +104,8 @@ class Passes:
         nowhere, total = np.zeros(2), 0
         for box in self.each("statistics", progress):
             after, pair, moved = self.corrected(found, box, clean=True)
-            before = self.part(box, nowhere, self.by.steps)
-            given = on_grid(_holes(before.dem, before.dem_known), _shape(before), before.offset)
+            dem, dem_known, offset = self.models.moving(_with_margin(box), nowhere, self.by.steps)
+            given = on_grid(_holes(dem, dem_known), _shape(pair), offset)
             reference = _holes(pair.reference, pair.known)
             differences = [(one - reference).numpy() for one in (given, after)]
             inner = in_window(pair, box).numpy()
@@ -108,7 +113,8 @@ class Passes:
             total += int(changed.sum())
             _mark(reduced, changed[_core(box)], box, factor)
             lies = self._on_reference(box)  # slopes at its border are those of a whole model
-            terrain = reference.numpy()[lies], self.models.metres, pair.stable.numpy()[lies], changed[lies]
+            faces = slope_and_aspect(reference.numpy()[lies], self.models.metres)
+            terrain = faces, pair.stable.numpy()[lies], changed[lies]
             for of, scale, difference in zip(tallies, bins, differences, strict=True):
                 known = (np.isfinite(difference) & inner)[lies]
                 numbers = scale.of(np.where(known, difference[lies], 0.0))
@@ -143,7 +149,13 @@ class Passes:
             return pair, self._enlarged(found.changed, box)
         if not self.judged.neighbourhoods:
             return pair, torch.zeros_like(pair.stable)
-        return pair, self.changed(Pyramids.of(pair, 1, self.frame))
+        if box not in self._moved:
+            return pair, self.changed(Pyramids.of(pair, 1, self.frame))
+        bits = self._moved[box]
+        if bits is None:
+            return pair, torch.zeros_like(pair.stable)
+        known = np.unpackbits(bits, count=pair.stable.numel()).reshape(pair.stable.shape)
+        return pair, torch.from_numpy(known.astype(bool))
 
     @property
     def by(self) -> Judged:
@@ -163,8 +175,7 @@ class Passes:
         return np.linalg.solve(self.models.metres, np.nan_to_num(found.shift[:2]))
 
     def part(self, box: Box, shift: Float[np.ndarray, "2"], steps: tuple[float, float] | None) -> Pair:
-        top, left, height, width = box
-        return self.models.part((top - MARGIN, left - MARGIN, height + 2 * MARGIN, width + 2 * MARGIN), shift, steps)
+        return self.models.part(_with_margin(box), shift, steps)
 
     def _on_reference(self, box: Box) -> tuple[slice, slice]:
         """What of a window and its margin lies on the reference."""
@@ -194,6 +205,11 @@ class Passes:
             yield box
             if progress is not None:
                 progress(words, done, len(boxes))
+
+
+def _with_margin(box: Box) -> Box:
+    top, left, height, width = box
+    return top - MARGIN, left - MARGIN, height + 2 * MARGIN, width + 2 * MARGIN
 
 
 def _core(box: Box) -> tuple[slice, slice]:

@@ -87,8 +87,24 @@ class Models:
         """A window (top, left, height, width) of the reference and what of the model lies there; blunders are taken out
         by typical `steps`, or stay."""
         top, left, height, width = box
-        step = self.step(shift)
         one, known = self.reference.read(*box)
+        other, seen, offset = self._moving(box, shift)
+        slots = Slots(max(height, width), 1, one.new_tensor([[left, top]]), self.size)
+        return self._pair((one, other), (known, seen, self.stable.read(*box)), steps, offset, slots)
+
+    def moving(
+        self, box: tuple[int, int, int, int], shift: Float[np.ndarray, "2"], steps: tuple[float, float]
+    ) -> tuple[Float[Tensor, "rows columns"], Bool[Tensor, "rows columns"], Float[np.ndarray, "2"]]:
+        """Of `part` the model alone: its values, where they are known, and the offset."""
+        other, seen, offset = self._moving(box, shift)
+        seen = seen & ~blunders(other, seen, steps[1])
+        return torch.where(seen, other, other.new_zeros(())), seen, offset
+
+    def _moving(
+        self, box: tuple[int, int, int, int], shift: Float[np.ndarray, "2"]
+    ) -> tuple[Float[Tensor, "rows columns"], Bool[Tensor, "rows columns"], Float[np.ndarray, "2"]]:
+        top, left, height, width = box
+        step = self.step(shift)
         # Of the model what lies in its file: a spline has the border there that it has of a whole model.
         begin = np.array([top, left]) + step[::-1]
         end = begin + np.array([height, width])
@@ -96,9 +112,7 @@ class Models:
         if (high - low < SMALLEST_SIDE).any():
             low, high = begin, end
         other, seen = self.dem.read(*map(int, (*low, *(high - low))))
-        slots = Slots(max(height, width), 1, one.new_tensor([[left, top]]), self.size)
-        offset = self.offset - step - (low - begin)[::-1]
-        return self._pair((one, other), (known, seen, self.stable.read(*box)), steps, offset, slots)
+        return other, seen, self.offset - step - (low - begin)[::-1]
 
     def _pair(
         self,

@@ -16,7 +16,7 @@ from mslsq.alignment.coordinates.systems import same_system
 from mslsq.alignment.dem.bias import Bias, Frame
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.statistics import ElevationStatistics
-from mslsq.alignment.grids import inside, pixel_grid
+from mslsq.alignment.grids import inside, inside_moved, pixel_grid
 from mslsq.alignment.pyramid import fill
 from mslsq.alignment.sampling import sample_at, spline_coefficients
 
@@ -312,12 +312,20 @@ def on_grid(
     values: Float[Tensor, "rows columns"], size: tuple[int, int], step: Float[np.ndarray, "2"]
 ) -> Float[Tensor, "height width"]:
     """Values at pixel (column, row) + step of every pixel of a grid."""
-    return sampled_at(values, pixel_grid(*size, values) + torch.from_numpy(np.asarray(step))).reshape(size)
+    known, step = values.isfinite(), np.asarray(step)
+    sampled = _through(values, known, pixel_grid(*size, values) + torch.from_numpy(step)).reshape(size)
+    return torch.where(inside_moved(step, known, size), sampled, torch.full_like(sampled, float("nan")))
 
 
 def sampled_at(values: Float[Tensor, "rows columns"], points: Float[Tensor, "n 2"]) -> Float[Tensor, " n"]:
     """The cubic spline through values, NaN where one of the four pixels around a point has none."""
     known = values.isfinite()
-    filled = fill(torch.where(known, values, torch.zeros_like(values))[None], known)
-    sampled = sample_at(spline_coefficients(filled), points)[0]
+    sampled = _through(values, known, points)
     return torch.where(inside(points, known), sampled, torch.full_like(sampled, float("nan")))
+
+
+def _through(
+    values: Float[Tensor, "rows columns"], known: Bool[Tensor, "rows columns"], points: Float[Tensor, "n 2"]
+) -> Float[Tensor, " n"]:
+    filled = fill(torch.where(known, values, torch.zeros_like(values))[None], known)
+    return sample_at(spline_coefficients(filled), points)[0]

@@ -57,15 +57,15 @@ def slope_and_aspect(
 
 def classes(
     known: Bool[np.ndarray, "height width"],
-    elevation: Float[np.ndarray, "height width"],
-    metres: Float[np.ndarray, "2 2"],
+    faces: tuple[Float[np.ndarray, "height width"], Float[np.ndarray, "height width"]],
     stable: Bool[np.ndarray, "height width"],
     changed: Bool[np.ndarray, "height width"],
 ) -> Iterator[tuple[str, str, Bool[np.ndarray, "height width"]]]:
-    """(kind, class, its pixels) of all statistics; kind is "whole" once, then "by_slope", "by_aspect" and "by_mask"."""
+    """(kind, class, its pixels) of all statistics; kind is "whole" once, then "by_slope", "by_aspect" and "by_mask".
+    `faces` is what `slope_and_aspect` says."""
     used = known & stable
     yield "whole", "", used
-    slope, aspect = slope_and_aspect(elevation, metres)
+    slope, aspect = faces
     for low, high in pairwise(SLOPES):
         yield "by_slope", f"{low:g}-{high:g} deg", used & (slope >= low) & (slope < high)
     steep = used & (slope >= FLAT)
@@ -102,5 +102,5 @@ def statistics(
         stable: what the mask says.
         changed: what was taken for changed terrain; a class of its own.
     """
-    of_classes = classes(np.isfinite(difference), elevation, metres, stable, changed)
+    of_classes = classes(np.isfinite(difference), slope_and_aspect(elevation, metres), stable, changed)
     return gathered((kind, name, summary(difference[where])) for kind, name, where in of_classes)
