@@ -35,6 +35,8 @@ from scale_maps import run_scale_sync, views_of
 from schemas import AlignmentOptions
 
 from mslsq.alignment import Alignment, MapStatus, Stage, align
+from mslsq.alignment.big.files import rasterio_here
+from mslsq.alignment.big.overviews import add_overviews
 from mslsq.alignment.coordinates.outputs import GEOTRANSFORM, OUTPUTS
 from mslsq.alignment.coordinates.writing import can_hold
 from mslsq.alignment.options import SCALE_RANGE
@@ -183,6 +185,8 @@ def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
     integer("threads", config["threads"], 1)
     one_of("task", config["task"], list(TASKS))
+    if config["overviews"]:
+        rasterio_here()  # asked before the work begins
     torch.set_num_threads(config["threads"])
     return TASKS[config["task"]](config, folder)
 
@@ -261,6 +265,8 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
     items = solved(scenes, config, run)
     options = {name: config[name] for name in OPTIONS}
     written = write_all(items, folder, time.perf_counter() - begin, options, config["output"])
+    if config["overviews"]:
+        add_overviews(written)
     code = say_what_became(items, config)
     run.finish(written, code if all(enough) else NOTHING_DONE)
     console.print(f"{len(written)} files written to {shown(str(folder))}")

@@ -83,7 +83,14 @@ def run_big(
     )
     if any(i != reference for i in result.aligned):
         written, notes = write_files(
-            result, scene, folder, time.perf_counter() - begin, options, config["output"], config["mosaic"]
+            result,
+            scene,
+            folder,
+            time.perf_counter() - begin,
+            options,
+            config["output"],
+            config["mosaic"],
+            overviews=config["overviews"],
         )
     else:
         written, notes = [], result.notes

@@ -26,6 +26,7 @@ from mslsq.alignment import (
 from mslsq.alignment.big.elevation_outputs import write_files
 from mslsq.alignment.big.elevations import ElevationFile
 from mslsq.alignment.big.memory import bytes_of
+from mslsq.alignment.big.overviews import add_overviews
 from mslsq.alignment.dem.files import DemScene, made_scene, read_scene
 from mslsq.alignment.dem.outputs import OUTPUTS, summary_of, write_coregistration
 from mslsq.alignment.dem.report import classes_of
@@ -98,6 +99,8 @@ def run_dem(config: dict[str, Any], folder: Path) -> tuple[list[Path], int]:
         console.print(f"error against the truth: {east:+.3f} m east, {north:+.3f} m north, {up:+.3f} m up")
     write_text(folder / "metrics.json", json.dumps(record, indent=2) + "\n")
     written = [folder / "metrics.json", *write_coregistration(scene, found, local, folder, options, seconds)]
+    if config["overviews"]:
+        add_overviews(written)
     return written, _ending(config, found)
 
 
@@ -144,7 +147,7 @@ def _run_in_windows(config: dict[str, Any], options: dict[str, Any], folder: Pat
     if found.status.ok:
         console.print(table_of(found))
     seconds = time.perf_counter() - begin
-    written = write_files(found, name, folder, options, seconds, progress, local)
+    written = write_files(found, name, folder, options, seconds, progress, local, config["overviews"])
     seconds = time.perf_counter() - begin
     summary = {**summary_of(found), "seconds": round(seconds, 3)}
     record = {"summary": summary, "name": name, "note": " ".join(found.notes), **found.record(), "seconds": seconds}

@@ -88,6 +88,7 @@ class Align(AlignmentOptions, Maps):  # in the order of the file: fields of the 
 
     output: str = MISSING
     memory: str = MISSING
+    overviews: bool = MISSING
     mosaic: str = MISSING
     threads: int = MISSING
     strict: bool = MISSING

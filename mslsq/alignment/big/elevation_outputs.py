@@ -29,6 +29,7 @@ def write_files(
     seconds: float | None = None,
     progress: Progress | None = None,
     local: LocalCoregistration | None = None,
+    overviews: bool = False,
 ) -> list[Path]:
     """Tables and `report.html`, and where anything was found both rasters, and pictures of the reduced models; the
     shifts of blocks where they were looked for."""
@@ -44,7 +45,8 @@ def write_files(
     if result.passes is None:
         return [*written, write_report(result, reference, dem, folder / "report.html", **page)]
     written += write_coregistered(
-        local or result, folder / "coregistered.tif", changed=folder / "changed.tif", progress=progress
+        local or result, folder / "coregistered.tif", changed=folder / "changed.tif", overviews=overviews,
+        progress=progress,
     )  # fmt: skip
     view = reduced_view(result)
     moved = view.apply(dem)

@@ -19,6 +19,7 @@ from mslsq.alignment.big.align_files import FilesAlignment
 from mslsq.alignment.big.coarse import enlarging
 from mslsq.alignment.big.files import RasterFile, rasterio_here, small_cache
 from mslsq.alignment.big.layers import Layer
+from mslsq.alignment.big.overviews import build_overviews
 from mslsq.alignment.big.whole import LOSSLESS, whole_rasters
 from mslsq.alignment.canvas import EVERYWHERE, Canvas, canvas_around
 from mslsq.alignment.kinds import Kind
@@ -59,6 +60,7 @@ def write_mosaic(
     *,
     blend: str = "mean",
     feather: int = 256,
+    overviews: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> MosaicFiles:
     """Write all placed maps as one GeoTIFF in the reference's values, and beside it how many maps show each pixel.
@@ -73,6 +75,8 @@ def write_mosaic(
         blend: of the maps that show a pixel: their "mean", their "median", or "feather": a mean with weights that rise
             over `feather` pixels of the reference from the border of a map's data, so that no seam is left.
         feather: that width.
+        overviews: put reduced copies into both files, which viewers read first, where a side has more than 2,048
+            pixels: a third more to write.
         progress: called with the windows that are done and their number.
 
     Returns:
@@ -88,7 +92,7 @@ def write_mosaic(
     path = Path(path).with_suffix(".tif")
     mosaic = _Mosaic.of(result, blend, feather)
     refuse_to_replace([layer.file.path for layer in mosaic.layers], [path, coverage_beside(path)], "path")
-    return mosaic.write(path, progress)
+    return mosaic.write(path, progress, overviews)
 
 
 def coverage_beside(path: Path) -> Path:
@@ -135,33 +139,37 @@ class _Mosaic:
             return replace(kind, nodata=math.nan)
         return kind
 
-    def write(self, path: Path, progress: Callable[[int, int], None] | None) -> MosaicFiles:
+    def write(self, path: Path, progress: Callable[[int, int], None] | None, overviews: bool = False) -> MosaicFiles:
         coverage = coverage_beside(path)
         rasterio, kind = rasterio_here(), self.kind
         masked = kind.nodata is None
         counting = np.dtype(np.uint8 if len(self.layers) < 256 else np.uint16)
         clipped = known = 0
         masks = rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True)
-        with whole_rasters(path, coverage) as temporary, small_cache(), masks, ExitStack() as open_files:
-            profiles = self._profile(kind.dtype, self.bands, kind.nodata), self._profile(counting, 1, None)
-            out, count = (
-                open_files.enter_context(rasterio.open(one, "w", **profile))
-                for one, profile in zip(temporary, profiles, strict=True)
-            )
-            self._describe(out)
-            windows = list(self._windows())
-            for done, canvas in enumerate(windows, 1):
-                values, number = self._merged(canvas)
-                where = self._place(canvas)
-                covered = number > 0
-                out.write(as_stored(values, covered, kind), window=where)
-                if masked:
-                    out.write_mask(covered.numpy(), window=where)
-                count.write(number.numpy().astype(counting), 1, window=where)
-                clipped += _clipped(values, covered, kind)
-                known += int(covered.count_nonzero())
-                if progress is not None:
-                    progress(done, len(windows))
+        with whole_rasters(path, coverage) as temporary:
+            with small_cache(), masks, ExitStack() as open_files:
+                profiles = self._profile(kind.dtype, self.bands, kind.nodata), self._profile(counting, 1, None)
+                out, count = (
+                    open_files.enter_context(rasterio.open(one, "w", **profile))
+                    for one, profile in zip(temporary, profiles, strict=True)
+                )
+                self._describe(out)
+                windows = list(self._windows())
+                for done, canvas in enumerate(windows, 1):
+                    values, number = self._merged(canvas)
+                    where = self._place(canvas)
+                    covered = number > 0
+                    out.write(as_stored(values, covered, kind), window=where)
+                    if masked:
+                        out.write_mask(covered.numpy(), window=where)
+                    count.write(number.numpy().astype(counting), 1, window=where)
+                    clipped += _clipped(values, covered, kind)
+                    known += int(covered.count_nonzero())
+                    if progress is not None:
+                        progress(done, len(windows))
+            if overviews:
+                build_overviews(temporary[0])
+                build_overviews(temporary[1], means=False)
         return MosaicFiles(path, coverage, self.canvas, known, self._notes(clipped, known))
 
     def _merged(self, canvas: Canvas) -> tuple[Float[Tensor, "bands rows columns"], Int[Tensor, "rows columns"]]:

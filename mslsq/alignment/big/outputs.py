@@ -57,6 +57,7 @@ def write_files(
     output: str,
     blend: str,
     progress: Callable[[int, int], None] | None = None,
+    overviews: bool = False,
 ) -> tuple[list[Path], list[str]]:
     """Everything, and what is to be said of it. The figures come first, the mosaic last: where the disk is full, the
     alignment itself is not lost.
@@ -86,7 +87,7 @@ def write_files(
     chapter = _chapter(result, scene, item)
     written += report.write_pictures([chapter], folder)
     written.append(report.write_page([chapter], folder / "report.html", options | {"used": " ".join(notes)}, seconds))
-    mosaic = write_mosaic(result, folder / MOSAIC, blend=blend, progress=progress)
+    mosaic = write_mosaic(result, folder / MOSAIC, blend=blend, overviews=overviews, progress=progress)
     return [*written, mosaic.mosaic, mosaic.coverage], [*notes, *mosaic.notes]
 
 

@@ -36,9 +36,12 @@ def _refuse_torn(path: Path) -> None:
     """GDAL writes its last blocks when a file is closed, and says nothing of a disk that is full by then."""
     rasterio, length = rasterio_here(), path.stat().st_size
     with rasterio.open(path) as dataset:
-        for band in dataset.indexes:
-            for (row, column), _ in dataset.block_windows(band):
-                place = [dataset.get_tag_item(f"BLOCK_{what}_{column}_{row}", "TIFF", bidx=band) for what in
-                         ("OFFSET", "SIZE")]  # fmt: skip
-                if place[0] is None or int(place[0]) + int(place[1]) > length:
-                    raise NotWrittenError(28, "cannot be written whole: is the disk full?", str(path))
+        levels = len(dataset.overviews(1))
+    for level in ({}, *({"overview_level": level} for level in range(levels))):
+        with rasterio.open(path, **level) as dataset:
+            for band in dataset.indexes:
+                for (row, column), _ in dataset.block_windows(band):
+                    place = [dataset.get_tag_item(f"BLOCK_{what}_{column}_{row}", "TIFF", bidx=band) for what in
+                             ("OFFSET", "SIZE")]  # fmt: skip
+                    if place[0] is None or int(place[0]) + int(place[1]) > length:
+                        raise NotWrittenError(28, "cannot be written whole: is the disk full?", str(path))

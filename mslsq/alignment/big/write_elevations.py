@@ -8,6 +8,7 @@ import numpy as np
 
 from mslsq.alignment.big.coregister_files import FilesCoregistration
 from mslsq.alignment.big.files import RasterFile, rasterio_here, small_cache
+from mslsq.alignment.big.overviews import build_overviews
 from mslsq.alignment.big.passing import MARGIN, Progress
 from mslsq.alignment.big.whole import LOSSLESS, whole_rasters
 from mslsq.alignment.dem.errors import CoregistrationError
@@ -26,6 +27,7 @@ def write_coregistered(
     path: str | Path,
     *,
     changed: str | Path | None = None,
+    overviews: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Path, Path]:
     """Write the model of a `coregister_files` or a `coregister_files_blocks`, shifted and corrected, as a GeoTIFF on
@@ -38,6 +40,8 @@ def write_coregistered(
         result: its files are read again.
         path: of the corrected model, "coregistered.tif".
         changed: of the other; without, "coregistered_changed.tif" beside it.
+        overviews: put reduced copies into both files, which viewers read first, where a side has more than 2,048
+            pixels: a third more to write.
         progress: called with "writing", the windows that are done, and their number.
 
     Returns:
@@ -64,21 +68,25 @@ def write_coregistered(
         raise CoregistrationError(f"write_coregistered: path and changed are both {path}; give two names.")
     profiles = _profile(passes.models.reference.file, passes.models.dem.file), _marks(passes.models.reference.file)
     kind = Kind(".tif", np.dtype(profiles[0]["dtype"]), nodata=profiles[0]["nodata"])
-    with whole_rasters(path, changed) as temporary, small_cache(), ExitStack() as open_files:
-        out, marks = (
-            open_files.enter_context(rasterio.open(one, "w", **profile))
-            for one, profile in zip(temporary, profiles, strict=True)
-        )
-        unit = passes.models.dem.file.profile["units"][0]
-        if unit:
-            out.set_band_unit(1, unit)
-        for box in passes.each("writing", progress):
-            values, _, moved = passes.corrected(found, box, False, local)
-            core = slice(MARGIN, MARGIN + box[2]), slice(MARGIN, MARGIN + box[3])
-            numbers = as_stored(values[core][None], values[core].isfinite(), kind)[0]
-            where = rasterio.windows.Window(box[1], box[0], box[3], box[2])
-            out.write(numbers, 1, window=where)
-            marks.write(moved[core].numpy().astype(np.uint8), 1, window=where)
+    with whole_rasters(path, changed) as temporary:
+        with small_cache(), ExitStack() as open_files:
+            out, marks = (
+                open_files.enter_context(rasterio.open(one, "w", **profile))
+                for one, profile in zip(temporary, profiles, strict=True)
+            )
+            unit = passes.models.dem.file.profile["units"][0]
+            if unit:
+                out.set_band_unit(1, unit)
+            for box in passes.each("writing", progress):
+                values, _, moved = passes.corrected(found, box, False, local)
+                core = slice(MARGIN, MARGIN + box[2]), slice(MARGIN, MARGIN + box[3])
+                numbers = as_stored(values[core][None], values[core].isfinite(), kind)[0]
+                where = rasterio.windows.Window(box[1], box[0], box[3], box[2])
+                out.write(numbers, 1, window=where)
+                marks.write(moved[core].numpy().astype(np.uint8), 1, window=where)
+        if overviews:
+            build_overviews(temporary[0])
+            build_overviews(temporary[1], means=False)
     return path, changed
 
 

@@ -17,7 +17,7 @@ from mslsq.alignment import (
     coregister_files_blocks,
     write_coregistered,
 )
-from mslsq.alignment.big import coarse, passing
+from mslsq.alignment.big import coarse, overviews, passing
 from mslsq.alignment.big.coregister_files import ElevationFile, StableTerrain
 from mslsq.alignment.big.passing import Judged, Passes
 from mslsq.alignment.big.settling import settle
@@ -110,14 +110,16 @@ def test_statistics_are_those_of_all_pixels(found, whole):
     assert found.before.whole["count"] == whole.before.whole["count"]
 
 
-def test_what_is_written_is_what_memory_would_hold(pair, found, tmp_path):
-    path, changed = write_coregistered(found, tmp_path / "moved.tif")
+def test_what_is_written_is_what_memory_would_hold(pair, found, tmp_path, monkeypatch):
+    monkeypatch.setattr(overviews, "SIDE", 256)
+    path, changed = write_coregistered(found, tmp_path / "moved.tif", overviews=True)
     moved, expected = read(path), found.apply(read(pair[1]))
     assert np.array_equal(np.isfinite(moved), np.isfinite(expected))
     assert np.nanmax(np.abs(moved - expected)) < 1e-3  # float32
     with rasterio.open(path) as dataset:
         assert dataset.crs.to_epsg() == 32632 and dataset.nodata == -9999 and dataset.dtypes == ("float32",)
         assert np.allclose(dataset.transform.to_gdal(), HERE.geotransform)
+        assert dataset.overviews(1) == overviews.factors_for((SIZE, SIZE)) != []
     assert read(changed).shape == (SIZE, SIZE) and changed.name == "moved_changed.tif"
 
 

@@ -11,6 +11,7 @@ import torch
 
 from mslsq.alignment import FilesAlignment, RasterError, align_files, write_mosaic
 from mslsq.alignment.big import mosaic as room
+from mslsq.alignment.big import overviews
 from mslsq.alignment.big.files import RasterFile, small_cache
 from mslsq.alignment.canvas import blend, resample
 from mslsq.alignment.result import empty
@@ -31,8 +32,9 @@ def read(path):
         return dataset.read(1), dataset.profile
 
 
-def test_it_is_the_mean_of_the_maps_as_in_memory(placed, pair, tmp_path):
-    written = write_mosaic(placed, tmp_path / "m.tif")
+def test_it_is_the_mean_of_the_maps_as_in_memory(placed, pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(overviews, "SIDE", 512)
+    written = write_mosaic(placed, tmp_path / "m.tif", overviews=True)
     layers = []
     for i, path in enumerate(pair):
         file = RasterFile.open(path)
@@ -47,6 +49,9 @@ def test_it_is_the_mean_of_the_maps_as_in_memory(placed, pair, tmp_path):
     assert np.quantile(off, 0.999) <= 0.51 and off.max() < 30, "of the border of a hole some pixels differ"
     assert profile["nodata"] == 0 and profile["dtype"] == "uint16" and profile["compress"] == "deflate"
     assert (profile["tiled"], profile["blockxsize"]) == (True, 256)
+    for path in (written.mosaic, written.coverage):
+        with small_cache(), rasterio.open(path) as dataset:
+            assert dataset.overviews(1) == overviews.factors_for(values.shape) != []
     there = HERE.moved(written.canvas.left, written.canvas.top)
     assert profile["crs"].to_epsg() == 32632 and np.allclose(profile["transform"].to_gdal(), there.geotransform)
 
