@@ -3,7 +3,8 @@
 The wrappers and their order are PyTorch's own business: no other file looks at them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,24 @@ def constant(tensor: Tensor) -> Tensor:
     are taken off, and the mapping ones put on again.
     """
     return at_the_bottom(tensor, torch.Tensor.detach) if transforms_are_active() else tensor.detach()
+
+
+def modes_of_a_residual() -> Any:
+    """The modes in which the code of a user is always called: gradients on, inference mode off.
+
+    Reverse mode calls it with gradients on whatever the caller set, a value is evaluated with them off. A residual that
+    asks (`torch.is_grad_enabled()`, also in a library of its own) would be two functions, and a graph kept of one of
+    them would answer for the other. Nothing it is given requires grad: this builds no graph.
+    """
+    if torch.is_inference_mode_enabled():
+        return _outside_of_inference_mode()
+    return nullcontext() if torch.is_grad_enabled() else torch.enable_grad()
+
+
+@contextmanager
+def _outside_of_inference_mode() -> Iterator[None]:
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 def python_numbers(tensor: Tensor) -> Any:

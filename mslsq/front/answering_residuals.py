@@ -22,6 +22,7 @@ from mslsq.front.direct_batch import DirectBatch
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import RESIDUAL_AND_JACOBIAN, Solved, jacobian_mode_of
 from mslsq.front.trust import compare_next
+from mslsq.levels import modes_of_a_residual
 from mslsq.linearize.baked import global_key, tensor_key
 from mslsq.linearize.derivatives import Mode
 from mslsq.linearize.trace import Wish
@@ -193,11 +194,12 @@ class Known:
             shaped = zip(self.spaces, storages, strict=True)
             x0 = [x if space.shape == x.shape else space.wrap(x) for space, x in shaped]
             x, args = self.form.tree([*x0, *[_own(leaf) for leaf in leaves[count:]]])
-            if collected.tensors:
-                held = {name: _own(tensor) for name, tensor in collected.tensors.items()}
-                output = collected.applied(held, lambda function: function(x, *args))
-            else:
-                output = call.residual(x, *args)
+            held = {name: _own(tensor) for name, tensor in collected.tensors.items()}
+            with modes_of_a_residual():
+                if held:
+                    output = collected.applied(held, lambda function: function(x, *args))
+                else:
+                    output = call.residual(x, *args)
             return residual_vector(output)[0].to(starts[0].dtype)
 
         is_right = agrees(self.direct.plan, self.wish, starts, found.storages, inputs, residual)

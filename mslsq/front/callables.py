@@ -14,6 +14,7 @@ from mslsq.front.batching import Arguments, Axes, element_like, tensor_of
 from mslsq.front.leaves import Argument, Holder, Leaf, holder, loss_inputs
 from mslsq.front.plans import Kept
 from mslsq.front.stated_loss import StatedLoss
+from mslsq.levels import modes_of_a_residual
 from mslsq.problem.errors import ProblemError, ShapeError
 from mslsq.problem.leaf import LeafSpace
 from mslsq.problem.system import Family, Inputs, Slot, Term
@@ -140,7 +141,8 @@ class Callables:
             args = self._put_together(leaves)
             return function.applied(inputs, lambda function: function(x, *args))
 
-        return self.others.applied(inputs, call)
+        with modes_of_a_residual():
+            return self.others.applied(inputs, call)
 
     def _put_together(self, leaves: list[Any]) -> list[Any]:
         """The arguments behind x with these leaves."""

@@ -12,6 +12,7 @@ from mslsq.front.leaves import Data, Held, Holder, Index, Leaf, Weight, loss_inp
 from mslsq.front.plans import kept_for
 from mslsq.front.replacements import replaced_leaves
 from mslsq.front.stated_loss import StatedLoss, stated_loss
+from mslsq.levels import modes_of_a_residual
 from mslsq.private import disable_proxy_modes_tracing, version_of
 from mslsq.problem import CostFunction, Problem
 from mslsq.problem.cost import is_of_library
@@ -132,9 +133,10 @@ def _functions(cost: CostFunction, module: Holder) -> dict[str, Any]:
     def method(name: str) -> Callable[..., Any]:
         def called(*args: Any) -> Any:
             *first, values, inputs = args
-            return module.applied(
-                inputs, lambda cost: getattr(cost, name)(*first, *values, **cost.data_arguments(inputs))
-            )
+            with modes_of_a_residual():
+                return module.applied(
+                    inputs, lambda cost: getattr(cost, name)(*first, *values, **cost.data_arguments(inputs))
+                )
 
         return called
 
