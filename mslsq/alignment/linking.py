@@ -47,6 +47,10 @@ class Linked:
     metric: str = "squared"
     """The name of what they were compared by."""
 
+    def explained(self, why: str) -> "Linked":
+        """The same with more to its reason."""
+        return replace(self, placed=replace(self.placed, reason=self.placed.reason + why))
+
 
 @dataclass(frozen=True)
 class Linker:
@@ -92,6 +96,10 @@ class Linker:
     def by(self, metric: Metric) -> "Linker":
         """The same maps, compared by another metric."""
         return replace(self, options=replace(self.options, metric=metric))
+
+    def apart(self, one: Linked, other: Linked) -> float:
+        """How far two places of a pair put the corners apart, in pixels."""
+        return corner_error(one.transform, other.transform, *self.map(one.fixed).mask.shape)
 
     def count(self, fixed: int, moving: int) -> int:
         """How many levels the two have in common."""
