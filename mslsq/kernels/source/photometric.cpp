@@ -36,7 +36,7 @@ struct Seen {
 template <class T>
 void along_row(const Grid<T>& grid, i64 row, i64 first, i64 have, Seen& s) {
     const double y = grid.y + double(row) * grid.spacing;
-    for (i64 k = 0; k < have; k++) s.x[k] = grid.x + double(first + k) * grid.spacing, s.y[k] = y;
+    for (i32 k = 0; k < i32(have); k++) s.x[k] = grid.x + double(i32(first) + k) * grid.spacing, s.y[k] = y;
 }
 
 template <class T>
@@ -97,7 +97,7 @@ struct Robust {
         double sum = 0;
         switch (loss) {
             case CAUCHY:
-                weigh(z, have, curved, [](double z) { return 1 / (1 + z); }, [](double z) { return -1 / (1 + z); });
+                weigh(z, have, curved, [](double z) { return 1 / (1 + z); }, [](double z) { return -(1 / (1 + z)); });
                 sum = sum_of_log1p(z, have);
                 break;
             case HUBER:
@@ -188,7 +188,7 @@ struct Neighbours {
 };
 
 // The rows and columns of a mask that hold all that is true, if nothing within them is false: most masks are such a rectangle,
-// and whether a point lies in it takes four comparisons in place of four numbers of the mask.
+// and whether a point lies in it takes comparisons in place of four numbers of the mask.
 struct Rectangle {
     i32 top = 0, left = 0, bottom = -1, right = -1;  // the last are within
     bool solid = false;
@@ -206,11 +206,20 @@ struct Rectangle {
     }
 };
 
+// One side of such a rectangle: are the pixels on either side of a point (`Neighbours`) in it? Without rounding to them.
+struct Side {
+    double first, last, slack;
+
+    Side(i32 first, i32 last, i64 size)
+        : first(first), last(last == size - 1 ? double(last) + SLACK : double(last)), slack(last == size - 1 ? 0 : SLACK) {}
+};
+
 template <class T>
 void warped(Spline<T> spline, const bool* mask, Grid<T> grid, const bool* known, const double* H, i64 rows, i64 first,
             i64 last, i64 every, T* values, bool* seen) {
     const i64 width = spline.width, n = rows * grid.columns;
     const Rectangle of_mask(mask, spline.height, width);
+    const Side along_x(of_mask.left, of_mask.right, width), along_y(of_mask.top, of_mask.bottom, spline.height);
     Seen s;
     Neighbours x, y;
     Sampler<T> sampler;
@@ -219,7 +228,7 @@ void warped(Spline<T> spline, const bool* mask, Grid<T> grid, const bool* known,
     i64 chosen[CHUNK], count = 0;
     const auto sample_chosen = [&]() {
         T found[CHUNK];
-        sampler.place(chosen_x, chosen_y, count);
+        sampler.template place<false>(chosen_x, chosen_y, count);
         for (i64 c = 0; c < spline.channels; c++) {
             sampler.value(spline, c, nullptr, count, found);
             for (i64 k = 0; k < count; k++) values[c * n + chosen[k]] = found[k];
@@ -231,29 +240,31 @@ void warped(Spline<T> spline, const bool* mask, Grid<T> grid, const bool* known,
             const i64 have = std::min(CHUNK, grid.columns - begin), offset = row * grid.columns + begin;
             along_row(grid, row, begin, have, s);
             project(grid, H, have, 1e-9, s);
-            x.place(s.pixel_x, width, have);
-            y.place(s.pixel_y, spline.height, have);
             bool* here = seen + offset;
-            i32 ahead[CHUNK], within[CHUNK];
-            for (i64 k = 0; k < have; k++) ahead[k] = s.depth[k] > 0 ? 1 : 0;
+            i32 within[CHUNK];
             if (of_mask.solid)
-                for (i64 k = 0; k < have; k++)
-                    within[k] = ahead[k] & x.within[k] & y.within[k] & i32(x.before[k] >= of_mask.left) &
-                                i32(x.after[k] <= of_mask.right) & i32(y.before[k] >= of_mask.top) &
-                                i32(y.after[k] <= of_mask.bottom);
-            else
+                for (i64 k = 0; k < have; k++) {
+                    const double x = s.pixel_x[k], y = s.pixel_y[k];
+                    within[k] = (s.depth[k] > 0 ? 1 : 0) & (x + SLACK >= along_x.first ? 1 : 0) &
+                                (x - along_x.slack <= along_x.last ? 1 : 0) & (y + SLACK >= along_y.first ? 1 : 0) &
+                                (y - along_y.slack <= along_y.last ? 1 : 0);
+                }
+            else {
+                x.place(s.pixel_x, width, have);
+                y.place(s.pixel_y, spline.height, have);
                 for (i64 k = 0; k < have; k++) {
                     const bool *above = mask + i64(y.before[k]) * width, *below = mask + i64(y.after[k]) * width;
-                    within[k] = ahead[k] & x.within[k] & y.within[k] & above[x.before[k]] & above[x.after[k]] &
-                                below[x.before[k]] & below[x.after[k]];
+                    within[k] = (s.depth[k] > 0 ? 1 : 0) & x.within[k] & y.within[k] & above[x.before[k]] &
+                                above[x.after[k]] & below[x.before[k]] & below[x.after[k]];
                 }
+            }
             // As bytes: what the compiler takes for truth values it asks one by one.
             const auto* of_known = reinterpret_cast<const unsigned char*>(known + offset);
             auto* bytes = reinterpret_cast<unsigned char*>(here);
             for (i64 k = 0; k < have; k++) bytes[k] = of_known[k] & static_cast<unsigned char>(within[k]);
             const bool any = std::memchr(here, true, have);
             if (any && every == 1) {
-                sampler.place(s.pixel_x, s.pixel_y, have);
+                sampler.template place<false>(s.pixel_x, s.pixel_y, have);
                 for (i64 c = 0; c < spline.channels; c++) sampler.value(spline, c, here, have, values + c * n + offset);
                 continue;
             }
@@ -288,22 +299,22 @@ void photometric(Spline<T> spline, Grid<T> grid, const T* target, const bool* va
             for (i64 begin = 0; begin < grid.columns; begin += CHUNK) {
                 const i64 have = std::min(CHUNK, grid.columns - begin), offset = row * grid.columns + begin;
                 const bool* here = valid + offset;
+                const auto* as_bytes = reinterpret_cast<const unsigned char*>(here);
                 i32 valid_here = 0;
-                for (i64 k = 0; k < have; k++) valid_here += here[k], use[k] = T(here[k]);
+                for (i64 k = 0; k < have; k++) valid_here += i32(as_bytes[k]), use[k] = T(i32(as_bytes[k]));
                 if (!valid_here) continue;
                 total.count += valid_here;
                 along_row(grid, row, begin, have, s);
                 project(grid, H, have, HORIZON, s);
-                sampler.place(s.pixel_x, s.pixel_y, have);
+                sampler.template place<true>(s.pixel_x, s.pixel_y, have);
                 for (i64 c = 0; c < channels; c++)
                     sampler.value_and_gradient(spline, c, here, have, value + c * CHUNK, gx + c * CHUNK, gy + c * CHUNK);
                 const i64 end = (have + TILE - 1) / TILE * TILE;
                 if (loss != SQUARES) {
-                    std::fill_n(z, have, 0.0);
                     for (i64 c = 0; c < channels; c++)
                         for (i64 k = 0; k < have; k++) {
                             const double r = gain * value[c * CHUNK + k] + bias - target[c * n + offset + k];
-                            z[k] += double(use[k]) * (r * r) / c2;
+                            z[k] = (c ? z[k] : 0.0) + double(use[k]) * (r * r) / c2;
                         }
                     robust(loss, c2, z, have, channels == 1);
                 }
@@ -374,8 +385,8 @@ void jacobian_products(Spline<T> moving, Spline<T> fixed, Grid<T> grid, i64 colu
             still.depth[k] = 1, still.pixel_x[k] = column * stride, still.pixel_y[k] = row * stride;
         }
         project(grid, H, have, HORIZON, s);
-        there.place(s.pixel_x, s.pixel_y, have);
-        if (both) here.place(still.pixel_x, still.pixel_y, have);
+        there.template place<true>(s.pixel_x, s.pixel_y, have);
+        if (both) here.template place<true>(still.pixel_x, still.pixel_y, have);
         for (int j = 0; j < unknowns; j++) std::fill_n(sums[j], CHUNK, T(0));
         for (i64 c = 0; c < moving.channels; c++) {
             there.value_and_gradient(moving, c, nullptr, have, value, gx, gy);
@@ -424,7 +435,7 @@ void at_points(Spline<T> spline, i64 n, const T* points, i64 first, i64 last, i6
     for (i64 begin = first; begin < last; begin += CHUNK) {
         const i64 have = std::min(CHUNK, last - begin);
         for (i64 k = 0; k < have; k++) x[k] = double(points[2 * (begin + k)]), y[k] = double(points[2 * (begin + k) + 1]);
-        sampler.place(x, y, have);
+        wanted ? sampler.template place<true>(x, y, have) : sampler.template place<false>(x, y, have);
         for (i64 c = 0; c < spline.channels; c++) {
             if (wanted)
                 sampler.value_and_gradient(spline, c, nullptr, have, found[0], found[1], found[2]);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "vectors.h"
 
@@ -54,6 +55,28 @@ inline i64 mirrored(i64 index, i64 size) {
     return folded < 0 ? 0 : folded;
 }
 
+// Four registers of four numbers, with rows and columns exchanged.
+template <class T>
+inline void transpose(const Four<T>* rows, Four<T>* columns) {
+    constexpr int W = Four<T>::W;
+    if constexpr (W == 4) {
+        const reg<T, 4> a = rows[0].part[0], b = rows[1].part[0], c = rows[2].part[0], d = rows[3].part[0];
+        const reg<T, 4> ab = MSLSQ_SHUFFLE(a, b, 0, 4, 2, 6), ba = MSLSQ_SHUFFLE(a, b, 1, 5, 3, 7);
+        const reg<T, 4> cd = MSLSQ_SHUFFLE(c, d, 0, 4, 2, 6), dc = MSLSQ_SHUFFLE(c, d, 1, 5, 3, 7);
+        columns[0].part[0] = MSLSQ_SHUFFLE(ab, cd, 0, 1, 4, 5);
+        columns[1].part[0] = MSLSQ_SHUFFLE(ba, dc, 0, 1, 4, 5);
+        columns[2].part[0] = MSLSQ_SHUFFLE(ab, cd, 2, 3, 6, 7);
+        columns[3].part[0] = MSLSQ_SHUFFLE(ba, dc, 2, 3, 6, 7);
+    } else {
+        MSLSQ_FOUR {
+            columns[0].part[n] = MSLSQ_SHUFFLE(rows[2 * n].part[0], rows[2 * n + 1].part[0], 0, 2);
+            columns[1].part[n] = MSLSQ_SHUFFLE(rows[2 * n].part[0], rows[2 * n + 1].part[0], 1, 3);
+            columns[2].part[n] = MSLSQ_SHUFFLE(rows[2 * n].part[1], rows[2 * n + 1].part[1], 0, 2);
+            columns[3].part[n] = MSLSQ_SHUFFLE(rows[2 * n].part[1], rows[2 * n + 1].part[1], 1, 3);
+        }
+    }
+}
+
 // Channels of coefficients, each (height, width).
 template <class T>
 struct Spline {
@@ -68,6 +91,7 @@ struct Knots {
     i32 first[CHUNK];
     T weight[4][CHUNK], slope[4][CHUNK];
 
+    template <bool Slopes>
     void place(const double* at, i64 have) {
         for (i64 k = 0; k < have; k++) {
             const double x = bounded(at[k]);
@@ -78,11 +102,22 @@ struct Knots {
             weight[1][k] = 4 - 3 * t * t * (1 + s);
             weight[2][k] = 4 - 3 * s * s * (1 + t);
             weight[3][k] = t * t * t;
+            if (!Slopes) continue;
             slope[0][k] = -s * s;
             slope[1][k] = t * (3 * t - 4);
             slope[2][k] = s * (1 + 3 * t);
             slope[3][k] = t * t;
         }
+    }
+
+    // Are all knots of all points those of pixels?
+    bool within(i64 size, i64 have) const {
+        i32 least = first[0], most = first[0];
+        for (i64 k = 0; k < have; k++) {
+            least = first[k] < least ? first[k] : least;
+            most = first[k] > most ? first[k] : most;
+        }
+        return least >= 0 && most + 4 <= size;
     }
 };
 
@@ -93,9 +128,28 @@ class Sampler {
     Knots<T> x, y;
     T down[4 * CHUNK], down_slope[4 * CHUNK];
 
+    // Down the columns of the 4 x 4 coefficients around point k, which begin at p.
+    template <bool Gradient>
+    void sum_down_at(const T* p, i64 stride, i64 k) {
+        Four<T> sum{}, slope{};
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; r++) {
+            const Four<T> numbers = load_four(p + r * stride);
+            sum = plus(sum, numbers, y.weight[r][k]);
+            if (Gradient) slope = plus(slope, numbers, y.slope[r][k]);
+        }
+        store_four(down + 4 * k, sum);
+        if (Gradient) store_four(down_slope + 4 * k, slope);
+    }
+
     template <bool Gradient>
     void sum_down(const Spline<T>& spline, const T* plane, const bool* use, i64 have) {
         const i64 height = spline.height, width = spline.width;
+        // Nearly always all are to be used, and lie within the raster: nothing is asked of each, then.
+        if (x.within(width, have) && y.within(height, have) && !(use && std::memchr(use, false, have))) {
+            for (i64 k = 0; k < have; k++) sum_down_at<Gradient>(plane + y.first[k] * width + x.first[k], width, k);
+            return;
+        }
         for (i64 k = 0; k < have; k++) {
             if (use && !use[k]) {
                 store_four(down + 4 * k, Four<T>{});
@@ -111,43 +165,72 @@ class Sampler {
                     around[i] = plane[mirrored(row + i / 4, height) * width + mirrored(column + i % 4, width)];
                 p = around, stride = 4;
             }
-            Four<T> sum{}, slope{};
-#pragma GCC unroll 4
-            for (int r = 0; r < 4; r++) {
-                const Four<T> numbers = load_four(p + r * stride);
-                sum = plus(sum, numbers, y.weight[r][k]);
-                if (Gradient) slope = plus(slope, numbers, y.slope[r][k]);
-            }
-            store_four(down + 4 * k, sum);
-            if (Gradient) store_four(down_slope + 4 * k, slope);
+            sum_down_at<Gradient>(p, stride, k);
         }
     }
 
-    // to[k] = factor * sum of rows[k] times the weights of point k
-    static void across(const T* rows, const T (*weights)[CHUNK], T factor, i64 have, T* to) {
-        for (i64 k = 0; k < have; k++)
-            to[k] = factor * ((rows[4 * k] * weights[0][k] + rows[4 * k + 1] * weights[1][k]) +
-                              (rows[4 * k + 2] * weights[2][k] + rows[4 * k + 3] * weights[3][k]));
+    // factor times the sum of four columns of points, each times its weights, of points from k on.
+    static Four<T> weighted(const Four<T>* columns, const T (*weights)[CHUNK], T factor, i64 k) {
+        const Four<T> w0 = load_four(weights[0] + k), w1 = load_four(weights[1] + k);
+        const Four<T> w2 = load_four(weights[2] + k), w3 = load_four(weights[3] + k);
+        Four<T> sum;
+        MSLSQ_FOUR sum.part[n] = factor * ((columns[0].part[n] * w0.part[n] + columns[1].part[n] * w1.part[n]) +
+                                           (columns[2].part[n] * w2.part[n] + columns[3].part[n] * w3.part[n]));
+        return sum;
+    }
+
+    static T weighted_one(const T* row, const T (*weights)[CHUNK], T factor, i64 k) {
+        return factor * ((row[0] * weights[0][k] + row[1] * weights[1][k]) +
+                         (row[2] * weights[2][k] + row[3] * weights[3][k]));
+    }
+
+    static void columns_of(const T* rows, Four<T>* columns) {
+        Four<T> four[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) four[j] = load_four(rows + 4 * j);
+        transpose<T>(four, columns);
+    }
+
+    // Values, and slopes along x and y: four points at a time have the four numbers of each exchanged for numbers of four.
+    template <bool Gradient>
+    void across(i64 have, T* to, T* along_x, T* along_y) const {
+        constexpr T ONE = T(1.0 / 36), SLOPE = T(1.0 / 12);
+        const i64 whole = have / 4 * 4;
+        for (i64 k = 0; k < whole; k += 4) {
+            Four<T> columns[4];
+            columns_of(down + 4 * k, columns);
+            store_four(to + k, weighted(columns, x.weight, ONE, k));
+            if (!Gradient) continue;
+            store_four(along_x + k, weighted(columns, x.slope, SLOPE, k));
+            columns_of(down_slope + 4 * k, columns);
+            store_four(along_y + k, weighted(columns, x.weight, SLOPE, k));
+        }
+        for (i64 k = whole; k < have; k++) {
+            to[k] = weighted_one(down + 4 * k, x.weight, ONE, k);
+            if (!Gradient) continue;
+            along_x[k] = weighted_one(down + 4 * k, x.slope, SLOPE, k);
+            along_y[k] = weighted_one(down_slope + 4 * k, x.weight, SLOPE, k);
+        }
     }
 
 public:
+    // Where the points are; `Gradient`, if slopes will be asked for.
+    template <bool Gradient>
     void place(const double* pixel_x, const double* pixel_y, i64 have) {
-        x.place(pixel_x, have);
-        y.place(pixel_y, have);
+        x.template place<Gradient>(pixel_x, have);
+        y.template place<Gradient>(pixel_y, have);
     }
 
     // Of one channel at the points that are to be used (all of them without `use`), zero at the others.
     void value(const Spline<T>& spline, i64 channel, const bool* use, i64 have, T* to) {
         sum_down<false>(spline, spline.coefficients + channel * spline.height * spline.width, use, have);
-        across(down, x.weight, T(1.0 / 36), have, to);
+        across<false>(have, to, nullptr, nullptr);
     }
 
     // The same with the derivatives along x and y.
     void value_and_gradient(const Spline<T>& spline, i64 channel, const bool* use, i64 have, T* to, T* along_x, T* along_y) {
         sum_down<true>(spline, spline.coefficients + channel * spline.height * spline.width, use, have);
-        across(down, x.weight, T(1.0 / 36), have, to);
-        across(down, x.slope, T(1.0 / 12), have, along_x);
-        across(down_slope, x.weight, T(1.0 / 12), have, along_y);
+        across<true>(have, to, along_x, along_y);
     }
 };
 
