@@ -65,6 +65,10 @@ NAMES_OF_ELEMENTS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("from_storage", "from_quat", "from_quaternion", "wrap"), "the class itself takes the storage"),
     **dict.fromkeys(
+        ("from_euler", "from_rpy", "euler2SO3", "RzRyRx", "Ypr", "Rx", "Ry", "Rz", "rot_x", "rot_y", "rot_z"),
+        ".exp(angle * axis), of the class, and products of such rotations by @: yaw @ pitch @ roll",
+    ),
+    **dict.fromkeys(
         ("from_rotation_and_translation", "from_rt", "Create"), ".from_parts(rotation, translation), of the class"
     ),
     **dict.fromkeys(("normalize", "normalize_", "unit", "projected"), ".normalized()"),

@@ -26,10 +26,5 @@ def of_storage(error: BaseException) -> str:
                 f"{code.co_name} of a group was called with a tensor where an element is meant: make one of its "
                 f"numbers, SE3(tensor).{code.co_name}(...), with the group's own name."
             )
-        if isinstance(frame.f_locals.get("other"), Tensor):
-            return (
-                f"{code.co_name} of a group was given a tensor where an element is meant: make one of its numbers, "
-                f"x.{code.co_name}(SE3(tensor)), with the group's own name."
-            )
         return ""
     return ""

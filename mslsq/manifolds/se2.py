@@ -14,7 +14,7 @@ from mslsq.manifolds.components import cat, stack
 from mslsq.manifolds.lie_group import RigidGroup, normalized
 from mslsq.manifolds.series import half_angle, sine_remainder
 from mslsq.manifolds.so2 import SO2
-from mslsq.manifolds.validation import check_tangent, check_tensor
+from mslsq.manifolds.validation import check_element, check_points, check_tangent
 
 
 class SE2(RigidGroup):
@@ -60,11 +60,13 @@ class SE2(RigidGroup):
         return SO2._wrap(self.storage[..., 2:])
 
     def compose(self, other: Self) -> Self:
+        check_element(self, "compose", other)
         # One complex product moves the translation and the rotation, both seen as points.
         moved = planar.product(self.storage[..., None, 2:], other.storage.unflatten(-1, (2, 2)))
         return self._wrap(torch.cat([self.storage[..., :2] + moved[..., 0, :], normalized(moved[..., 1, :])], -1))
 
     def between(self, other: Self) -> Self:
+        check_element(self, "between", other)
         z = planar.conjugate(self.storage[..., 2:])
         offset = planar.product(z, other.storage[..., :2] - self.storage[..., :2])
         return self._wrap(cat([offset, normalized(planar.product(z, other.storage[..., 2:]))]))
@@ -74,7 +76,7 @@ class SE2(RigidGroup):
         return self._wrap(cat([-planar.product(z, self.storage[..., :2]), z]))
 
     def act(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
-        check_tensor(type(self), "act", points)
+        check_points(self, points, 2)
         return self.storage[..., :2] + planar.product(self.storage[..., 2:], points)
 
     @classmethod

@@ -14,7 +14,7 @@ from mslsq.manifolds.components import cat, cat_matrices, cross, matmul
 from mslsq.manifolds.lie_group import RigidGroup, dot, hat, hat_squared, normalized, outer
 from mslsq.manifolds.series import HalfAngle, half_angle, higher_remainders, sine_remainder
 from mslsq.manifolds.so3 import SO3
-from mslsq.manifolds.validation import check_tangent, check_tensor
+from mslsq.manifolds.validation import check_element, check_points, check_tangent
 
 
 class SE3(RigidGroup):
@@ -51,11 +51,13 @@ class SE3(RigidGroup):
         return SO3._wrap(self.storage[..., 3:])
 
     def compose(self, other: Self) -> Self:
+        check_element(self, "compose", other)
         q = self.storage[..., 3:]
         moved = self.storage[..., :3] + quaternion.rotate(q, other.storage[..., :3])
         return self._wrap(cat([moved, quaternion.product(q, other.storage[..., 3:])]))
 
     def between(self, other: Self) -> Self:
+        check_element(self, "between", other)
         q = quaternion.conjugate(self.storage[..., 3:])
         offset = other.storage[..., :3] - self.storage[..., :3]
         return self._wrap(cat([quaternion.rotate(q, offset), quaternion.product(q, other.storage[..., 3:])]))
@@ -65,7 +67,7 @@ class SE3(RigidGroup):
         return self._wrap(cat([-quaternion.rotate(q, self.storage[..., :3]), q]))
 
     def act(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
-        check_tensor(type(self), "act", points)
+        check_points(self, points, 3)
         return self.storage[..., :3] + quaternion.rotate(self.storage[..., 3:], points)
 
     @classmethod

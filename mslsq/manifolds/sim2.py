@@ -14,7 +14,7 @@ from mslsq.manifolds.lie_group import LieGroup, normalized
 from mslsq.manifolds.series import half_angle
 from mslsq.manifolds.similarity import translation_coefficients
 from mslsq.manifolds.so2 import SO2
-from mslsq.manifolds.validation import check_tangent, check_tensor
+from mslsq.manifolds.validation import check_element, check_points, check_tangent
 
 
 class Sim2(LieGroup):
@@ -49,6 +49,7 @@ class Sim2(LieGroup):
         return self.storage[..., 4:]
 
     def compose(self, other: Self) -> Self:
+        check_element(self, "compose", other)
         z, s = self.storage[..., 2:4], self.storage[..., 4:]
         moved = torch.addcmul(self.storage[..., :2], s, planar.product(z, other.storage[..., :2]))
         turned = normalized(planar.product(z, other.storage[..., 2:4]))
@@ -59,7 +60,7 @@ class Sim2(LieGroup):
         return self._wrap(torch.cat([-s * planar.product(z, self.storage[..., :2]), z, s], -1))
 
     def act(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
-        check_tensor(type(self), "act", points)
+        check_points(self, points, 2)
         turned = planar.product(self.storage[..., 2:4], points)
         return torch.addcmul(self.storage[..., :2], self.storage[..., 4:], turned)
 

@@ -15,7 +15,7 @@ from mslsq.manifolds.lie_group import LieGroup, dot, hat, normalized
 from mslsq.manifolds.series import half_angle
 from mslsq.manifolds.similarity import inverse_coefficients, translation_coefficients
 from mslsq.manifolds.so3 import SO3
-from mslsq.manifolds.validation import check_tangent, check_tensor
+from mslsq.manifolds.validation import check_element, check_points, check_tangent
 
 
 class Sim3(LieGroup):
@@ -52,6 +52,7 @@ class Sim3(LieGroup):
         return self.storage[..., 7:]
 
     def compose(self, other: Self) -> Self:
+        check_element(self, "compose", other)
         q, s = self.storage[..., 3:7], self.storage[..., 7:]
         moved = torch.addcmul(self.storage[..., :3], s, quaternion.rotate(q, other.storage[..., :3]))
         turned = quaternion.product(q, other.storage[..., 3:7])
@@ -62,7 +63,7 @@ class Sim3(LieGroup):
         return self._wrap(torch.cat([-s * quaternion.rotate(q, self.storage[..., :3]), q, s], -1))
 
     def act(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
-        check_tensor(type(self), "act", points)
+        check_points(self, points, 3)
         turned = quaternion.rotate(self.storage[..., 3:7], points)
         return torch.addcmul(self.storage[..., :3], self.storage[..., 7:], turned)
 

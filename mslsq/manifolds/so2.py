@@ -12,7 +12,7 @@ from torch import Tensor
 from mslsq.manifolds import planar
 from mslsq.manifolds.components import stack
 from mslsq.manifolds.lie_group import RigidGroup, normalized
-from mslsq.manifolds.validation import check_tangent, check_tensor
+from mslsq.manifolds.validation import check_element, check_points, check_tangent
 
 
 class SO2(RigidGroup):
@@ -34,13 +34,14 @@ class SO2(RigidGroup):
         return " (cos, sin); for angles of shape (..., 1) use SO2.exp, for 2 x 2 matrices SO2.from_matrix"
 
     def compose(self, other: Self) -> Self:
+        check_element(self, "compose", other)
         return self._wrap(normalized(planar.product(self.storage, other.storage)))
 
     def inverse(self) -> Self:
         return self._wrap(planar.conjugate(self.storage))
 
     def act(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
-        check_tensor(type(self), "act", points)
+        check_points(self, points, 2)
         return planar.product(self.storage, points)
 
     @classmethod

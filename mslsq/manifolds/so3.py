@@ -13,7 +13,7 @@ from mslsq.manifolds import quaternion
 from mslsq.manifolds.components import cat
 from mslsq.manifolds.lie_group import RigidGroup, dot, hat, hat_squared, normalized
 from mslsq.manifolds.series import HalfAngle, cotangent_remainder, half_angle, sine_remainder
-from mslsq.manifolds.validation import check_tangent, check_tensor
+from mslsq.manifolds.validation import check_element, check_points, check_tangent
 
 
 class SO3(RigidGroup):
@@ -35,13 +35,14 @@ class SO3(RigidGroup):
         return " (qx, qy, qz, qw); for rotation matrices use SO3.from_matrix, for rotation vectors SO3.exp"
 
     def compose(self, other: Self) -> Self:
+        check_element(self, "compose", other)
         return self._wrap(quaternion.product(self.storage, other.storage))
 
     def inverse(self) -> Self:
         return self._wrap(quaternion.conjugate(self.storage))
 
     def act(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
-        check_tensor(type(self), "act", points)
+        check_points(self, points, 3)
         return quaternion.rotate(self.storage, points)
 
     @classmethod

@@ -14,7 +14,7 @@ from mslsq.levels import python_numbers
 from mslsq.manifolds.base import Manifold, _batch
 from mslsq.manifolds.lie_group import dot, normalized
 from mslsq.manifolds.series import angle_ratios, half_angle
-from mslsq.manifolds.validation import refuse, squared_norm_is_off
+from mslsq.manifolds.validation import check_element, check_step, refuse, squared_norm_is_off
 from mslsq.validation import integer
 
 
@@ -68,11 +68,13 @@ class UnitVector(Manifold):
         return _reflect(self.storage[..., None, :], torch.nn.functional.pad(unit, (0, 1))).mT
 
     def retract(self, delta: Float[Tensor, "*batch tangent"]) -> Self:
+        check_step(self, delta)
         half = half_angle(dot(delta, delta))  # here the whole angle: sin(a)/a and cos(a)
         x, flat = self.storage, torch.cat([half.sinc * delta, torch.zeros_like(delta[..., :1])], -1)
         return self._wrap(normalized(half.cosine * x + _reflect(x, flat)))
 
     def local(self, other: Self) -> Float[Tensor, "*batch tangent"]:
+        check_element(self, "local", other)
         x, y = self.storage, other.storage
         along = dot(x, y)
         across = _reflect(x, y)[..., :-1]

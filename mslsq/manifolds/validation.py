@@ -36,20 +36,39 @@ def unchecked() -> Iterator[None]:
         _SKIPPED.reset(token)
 
 
-def check_tensor(kind: type, method: str, given: object) -> None:
-    """Raises a ManifoldError for an array of NumPy, a list or a number where this method of a group takes a tensor."""
-    if not isinstance(given, Tensor) and made_a_tensor(given):
-        what = f"{kind.__name__}.{method}"
-        raise ManifoldError(f"{what} takes a tensor, not {type(given).__name__}.{made_a_tensor(given)}")
+def check_points(element: object, given: object, dim: int) -> None:
+    """Raises a ManifoldError for what is no tensor of points of this dimension, which `act` of a group moves."""
+    _check_vectors(type(element), "act", "points", given, dim)
 
 
 def check_tangent(kind: Any, given: object) -> None:
     """Raises a ManifoldError for what is no tensor of tangent vectors, of which `exp` of a group makes elements."""
-    check_tensor(kind, "exp", given)
-    if isinstance(given, Tensor) and given.shape[-1:] != (kind.tangent_dim,):
-        raise ManifoldError(
-            f"{kind.__name__}.exp takes tangent vectors, shape (..., {kind.tangent_dim}), not {tuple(given.shape)}."
-        )
+    _check_vectors(kind, "exp", "tangent vectors", given, kind.tangent_dim)
+
+
+def check_step(element: Any, given: object) -> None:
+    """Raises a ManifoldError for what is no tensor of tangent vectors, by which `retract` moves elements."""
+    _check_vectors(type(element), "retract", "tangent vectors", given, element.tangent_dim)
+
+
+def _check_vectors(kind: type, method: str, vectors: str, given: object, dim: int) -> None:
+    if isinstance(given, Tensor):
+        if given.shape[-1:] != (dim,):
+            raise ManifoldError(
+                f"{kind.__name__}.{method} takes {vectors}, shape (..., {dim}), not {tuple(given.shape)}."
+            )
+    elif made_a_tensor(given) or hasattr(given, "storage"):
+        how = made_a_tensor(given) or " That is an element: elements are composed by @, and .log() is a tangent vector."
+        raise ManifoldError(f"{kind.__name__}.{method} takes a tensor, not {type(given).__name__}.{how}")
+
+
+def check_element(element: object, method: str, other: object) -> None:
+    """Raises a ManifoldError where `other` is of another group, or no element: storages of two groups can be of one
+    length, and what comes of them then is a number of no meaning."""
+    kind, given = type(element), type(other)
+    if given is not kind and not issubclass(given, kind) and not issubclass(kind, given):
+        how = f" Make it one: {kind.__name__}(...)." if isinstance(other, Tensor) or made_a_tensor(other) else ""
+        raise ManifoldError(f"{kind.__name__}.{method} takes another {kind.__name__}, not {given.__name__}.{how}")
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -150,14 +150,59 @@ def test_exp_refuses_what_is_no_tangent_vector(kind):
     [
         (lambda x: mslsq.SE3.log(x.storage), r"SE3\(tensor\)\.log\(\.\.\.\)"),
         (lambda x: mslsq.SO3.inverse(x.storage[..., 3:]).log(), "inverse of a group was called with a tensor"),
-        (lambda x: x.between(x.storage).log(), "between of a group was given a tensor"),
     ],
 )
 def test_numbers_where_an_element_is_meant_are_told_in_a_residual(residual, words):
     with pytest.raises(mslsq.ProblemError, match=words):
         mslsq.least_squares(residual, mslsq.SE3.identity(dtype=torch.float64))
+    with pytest.raises(ManifoldError, match=r"Make it one: SE3\("):
+        mslsq.least_squares(lambda x: x.between(x.storage).log(), mslsq.SE3.identity(dtype=torch.float64))
 
 
 def test_other_errors_of_a_residual_are_its_own():
     with pytest.raises(AttributeError, match="no attribute 'missing'"):
         mslsq.least_squares(lambda x: x.missing(), mslsq.SE3.identity(dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize("method", ["compose", "between", "local"])
+def test_elements_of_two_groups_do_not_mix(kind, method):
+    """SO3 and SE2 are both four numbers: one as seen from the other was a number of no meaning."""
+    element = kind.random()
+    for other in GROUPS:
+        if other is not kind:
+            with pytest.raises(ManifoldError, match=f"another {kind.__name__}, not {other.__name__}"):
+                getattr(element, method)(other.random())
+    for numbers in (element.storage, element.storage.numpy(), element.storage.tolist()):
+        with pytest.raises(ManifoldError, match=rf"Make it one: {kind.__name__}\("):
+            getattr(element, method)(numbers)
+
+
+class Own(mslsq.SE3):
+    """A user's own name for poses."""
+
+
+def test_a_class_and_its_subclass_are_one_group():
+    pose = mslsq.SE3.random()
+    own = Own(pose.storage)
+    for one, other in ((pose, own), (own, pose)):
+        torch.testing.assert_close(one.local(other), torch.zeros(6, dtype=one.dtype), atol=1e-6, rtol=0.0)
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_points_and_tangent_vectors_of_another_dimension_are_refused(kind):
+    element = kind.random()
+    dim = element.matrix().shape[-1] - (kind not in (SO2, SO3))
+    for wrong in (dim - 1, dim + 1, 2 * dim):
+        with pytest.raises(ManifoldError, match=rf"act takes points, shape \(\.\.\., {dim}\)"):
+            element.act(torch.zeros(5, wrong))
+    with pytest.raises(ManifoldError, match=r"log\(\) is a tangent vector"):
+        element.retract(element)
+
+
+def test_directions_refuse_what_is_no_direction_and_no_tangent_vector():
+    up = mslsq.UnitVector.random()
+    with pytest.raises(ManifoldError, match="another UnitVector, not SO3"):
+        up.local(mslsq.SO3.random())
+    with pytest.raises(ManifoldError, match=r"retract takes tangent vectors, shape \(\.\.\., 2\)"):
+        up.retract(torch.zeros(3))
