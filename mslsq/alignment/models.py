@@ -205,7 +205,7 @@ class Affine(Warp):
         return self.from_matrix(self.matrix() @ _near_identity(delta))
 
     def local(self, other: Self) -> Float[Tensor, "*batch 6"]:
-        return _from_near_identity(torch.linalg.inv(self.matrix()) @ other.matrix())[..., :6]
+        return _from_near_identity(torch.linalg.inv_ex(self.matrix()).inverse @ other.matrix())[..., :6]
 
 
 class Homography(Warp):
@@ -226,7 +226,7 @@ class Homography(Warp):
         return self.from_matrix(self.matrix() @ _near_identity(delta))
 
     def local(self, other: Self) -> Float[Tensor, "*batch 8"]:
-        return _from_near_identity(torch.linalg.inv(self.matrix()) @ other.matrix())
+        return _from_near_identity(torch.linalg.inv_ex(self.matrix()).inverse @ other.matrix())
 
 
 def _near_identity(delta: Float[Tensor, "*batch tangent"]) -> Float[Tensor, "*batch 3 3"]:
