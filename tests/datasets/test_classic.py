@@ -51,6 +51,7 @@ def scipys_answer(problem, start):
     )
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_scipy_reaches_a_published_minimum_from_the_published_start(problem):
     found = 2 * scipys_answer(problem, problem.start).cost
@@ -70,6 +71,7 @@ def test_the_residual_at_the_start_is_the_published_one(name):
     assert problem.residual(problem.start).norm().item() == pytest.approx(START_NORMS[name], rel=1e-6)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_residuals_map_over_points_and_differentiate_both_ways(problem):
     points = problem.start * torch.linspace(0.9, 1.1, 3, dtype=torch.float64)[:, None] + 1e-3

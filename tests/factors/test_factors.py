@@ -105,6 +105,7 @@ EDGES = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("place", EDGES)
 @pytest.mark.parametrize("lens", LENSES)
 @pytest.mark.parametrize("dtype", [F64, torch.float32])

@@ -620,6 +620,7 @@ def cases(ways):
 AGAIN = [pytest.param(False, id="same"), pytest.param(True, id="made again", marks=pytest.mark.slow)]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.filterwarnings("ignore:The residual of cost")
 @pytest.mark.parametrize("way", cases(SEEN))
 @pytest.mark.parametrize("is_new", AGAIN)

@@ -87,7 +87,7 @@ MADE = {
 }
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("way", "calls"), [("pickle", 0), ("pickle", 3), ("deepcopy", 3), ("copy", 3), ("torch.save", 3)]
 )

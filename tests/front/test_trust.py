@@ -108,6 +108,7 @@ def of_table(p, y):
     return p[0] * torch.exp(TABLE["rate"] * p[1] * T) - y
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("calls", [3, 10, CHECKED_EVERY, CHECKED_EVERY + 1])
 @pytest.mark.parametrize("residual", [of_global, of_settings, of_table])
 def test_what_the_code_reads_is_seen_in_every_call(residual, calls, monkeypatch):

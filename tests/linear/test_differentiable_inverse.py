@@ -133,6 +133,7 @@ NESTINGS = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("nesting", NESTINGS)
 def test_derivatives_are_those_of_a_dense_solve(case, nesting):
     """All at one point, where the factor is right."""

@@ -66,6 +66,7 @@ class Case:
         return normal_gradient(self.jacobian, self.residual, *packed), normal_matrix(self.jacobian, *packed)
 
 
+@pytest.mark.sampled(6)
 @NEEDS_COMPILER
 @pytest.mark.parametrize("chunk", [64, 5])
 @pytest.mark.parametrize("fixed", ["nothing", "blocks", "parts"])

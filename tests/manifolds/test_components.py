@@ -27,6 +27,7 @@ def _ordered_like(like, x):
     return innermost(x) if batch_is_innermost(like) else x.contiguous()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("group", [mslsq.SE2, mslsq.SO3, mslsq.SE3], ids=lambda group: group.__name__)
 def test_operations_keep_the_order_in_memory(group, name):

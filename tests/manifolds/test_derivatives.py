@@ -96,7 +96,7 @@ def test_derivatives_agree_with_finite_differences_in_every_nesting(manifold):
             assert (jacfwd(jacrev(f))(zero, x[k]) - mapped[k]).abs().max() <= 1e-13 * scale, (name, "without vmap")
 
 
-@pytest.mark.sampled(22)
+@pytest.mark.sampled(8)
 @every_group
 @pytest.mark.parametrize("angle", PLACES)
 def test_derivatives_of_exp_are_those_of_the_matrix_exponential_to_full_precision(group, angle):

@@ -56,6 +56,7 @@ def wrong_ones(r):
 NAMES = list(wrong_ones(None))  # nothing is called
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_error_says_what_is_wrong_and_leaves_parameters_alone(regression, optimizer, name):
     closure, words = wrong_ones(regression)[name]

@@ -51,6 +51,7 @@ def test_the_groups_with_closed_forms_are_those_tested_here():
     assert set(COADJOINT) == set(GROUPS)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_the_curvature_of_a_difference_is_its_hessian(kind):
     space = space_of(kind)

@@ -54,6 +54,7 @@ def expected_bend(residual, x0, v, damping, weight=None):
     return -0.5 * torch.linalg.solve(normal.T @ normal + torch.diag(damping), jacobian.T @ weighted)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("function", [F.silu, F.mish, F.glu], ids=lambda function: function.__name__)
 @pytest.mark.parametrize("inside", [False, True], ids=["plain", "inside of grad"])
 def test_operators_without_a_forward_derivative_of_their_forward_derivative_are_bent(monkeypatch, function, inside):

@@ -25,6 +25,7 @@ def fit(
     return data, mslsq.least_squares(data.residual, data.starts[start], solver=solver)
 
 
+@pytest.mark.sampled(14)
 @EACH_RUN
 def test_four_digits_with_defaults(nist_set, name, start):
     solver = mslsq.LevenbergMarquardt(acceleration=0.75 if (name, start) == FAR else None)
@@ -37,6 +38,7 @@ def test_four_digits_with_defaults(nist_set, name, start):
     assert 2 * float(solution.cost) == pytest.approx(data.residual_sum_of_squares, rel=1e-4, abs=1e-20)
 
 
+@pytest.mark.sampled(12)
 @EACH_RUN
 def test_six_digits_with_tight_tolerances(nist_set, name, start):
     data, solution = fit(
@@ -52,6 +54,7 @@ def test_six_digits_by_qr_and_by_dogleg(nist_set, name):
         assert data.digits(solution.value) >= 6
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", nist.MODELS)
 def test_both_starts_as_a_batch_end_where_they_end_alone(nist_set, name):
     data = nist_set(name)

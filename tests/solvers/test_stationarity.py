@@ -167,7 +167,7 @@ FIELDS = [valley, hinge, largest, huber_seam, bilinear]
 STARTS = torch.tensor([[0.0, 1.0], [0.3, 0.4], [-1.0, 2.0], [5.0, 0.2], [3.3, 4.9], [2.5, 5.1]], dtype=F64)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @PER_SOLVER
 @PER_DTYPE
 @pytest.mark.parametrize("field", FIELDS)

@@ -289,7 +289,7 @@ def jacobian_of_the_literal_code(residual, x):
         return differences(function, x), 1e-7
 
 
-@pytest.mark.sampled(23)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("residual", KINDS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("layout", ["batch first", "batch last"])
 def test_an_in_place_residual_has_the_values_and_derivatives_of_a_loop(residual, layout):

@@ -161,6 +161,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_module(change):
     model = Model()

@@ -83,7 +83,7 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("lanes", ["batch", "loop"])
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("s", [OWN, SAME], ids=["own", "same for all lanes"])

@@ -45,7 +45,7 @@ def sightings(dtype: torch.dtype = F64) -> tuple[mslsq.Problem, dict]:
     return mslsq.Problem(*costs, pose.fixed([0])).to(dtype), values
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", ALL_OPTIONS)
 @pytest.mark.parametrize("solver", [mslsq.LevenbergMarquardt, mslsq.GaussNewton, mslsq.Dogleg])
 def test_tight_steps_are_those_of_dense_cholesky(options, solver):

@@ -29,7 +29,7 @@ def well_posed(structure: BlockStructure, dtype: torch.dtype = DOUBLE) -> torch.
     return values.to(dtype)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("points_first", [False, True])
 @pytest.mark.parametrize("width", range(1, 20))
 def test_all_sizes_of_blocks_give_what_tensors_give(width, points_first, monkeypatch):

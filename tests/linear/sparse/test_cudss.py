@@ -99,6 +99,7 @@ def test_a_batch_is_one_factorisation_where_that_has_proved_itself(stand_in, pro
     assert executed(stand_in) == ([1, 1, 1] if proved else [1, 5, 5])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("bad", [[0], [4], [1, 3], [0, 1, 2, 3, 4]])
 def test_a_matrix_without_a_factor_is_found_at_every_place_and_harms_no_other(stand_in, proved, bad):
     structure, values, damping, rhs = systems()

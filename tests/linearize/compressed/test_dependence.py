@@ -82,6 +82,7 @@ def patterns(residual, n=20, **inputs):
     return torch.from_numpy(dependence.sets.toarray()), dense
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", EXACT)
 def test_the_pattern_is_that_of_the_dense_jacobian(name):
     found, dense = patterns(EXACT[name])

@@ -130,6 +130,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("solver", "linear"),
     [

@@ -44,6 +44,7 @@ def programs(problem):
     }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("space", "count", "tangent", "linear"),
     [
