@@ -9,6 +9,7 @@ and compare its numbers with PyTorch's.
 """
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +35,7 @@ from mslsq.linearize.ways import way_of
 from mslsq.native.building import Written
 from mslsq.native.cuda.nvrtc import FLAGS, Compiled, nvrtc
 from mslsq.native.cuda.programs import Kernels
+from mslsq.native.cuda.segments import WIDEST, segments_text
 from mslsq.native.operator import LINEARIZATIONS, RESIDUALS
 from mslsq.problem.system import Inputs
 
@@ -260,10 +262,22 @@ def rows(capability: int, names: Iterable[str] = (*ZOO, *FORMS)) -> Iterator[tup
             )
 
 
+def segment_rows(capability: int) -> Iterator[tuple[Any, ...]]:
+    """A line for every width of the sums over segments that normal equations are made of."""
+    for dtype, width in itertools.product(DTYPES, range(1, WIDEST + 1)):
+        text, precision = segments_text(dtype, width), str(dtype).removeprefix("torch.")
+        began = time.process_time()
+        compiled = nvrtc().compiled(text, capability)
+        seconds, ptx = time.process_time() - began, nvrtc().compiled(text, capability, ptx=True).image
+        taken = [compiled.resources[f"{name}_{width}"] for name in ("add_products", "add_chunks")]
+        registers, spilled = zip(*((part.registers, part.spilled) for part in taken), strict=True)
+        yield width, precision, *registers, *spilled, f"{len(ptx) / 1024:.0f}", f"{seconds:.1f}"
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--capability", type=int, default=90, help="of the GPU that is compiled for: 90 for 9.0")
-    parser.add_argument("--only", choices=("costs", "forms"), help="one of the two tables")
+    parser.add_argument("--only", choices=("costs", "forms", "segments"), help="one of the tables")
     options = parser.parse_args(arguments)
     try:
         version = nvrtc().version
@@ -280,6 +294,10 @@ def main(arguments: list[str] | None = None) -> int:
     for title, cases in titles.items():
         if options.only is None or options.only == ("forms" if cases is FORMS else "costs"):
             print_table(title, header, list(rows(options.capability, cases)))
+    if options.only in (None, "segments"):
+        header = ("columns", "dtype", "registers, products", "registers, chunks", "spilled", "spilled, chunks")
+        title = "Sums of products over segments, by a thread (mslsq/native/source/segments.h)"
+        print_table(title, (*header, "PTX, KiB", "compile, s"), list(segment_rows(options.capability)))
     return 0
 
 
