@@ -22,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.markup import escape
-from sweeping import INTERRUPTED, conclude, errors, recorded
+from sweeping import INTERRUPTED, SWEEP, conclude, errors, recorded
 from sweeping import console as console
 
 from mslsq.replacing import NotWrittenError, remove_unfinished
@@ -157,7 +157,7 @@ def exit_with(run: Callable[[dict[str, Any], Path], int], settings: DictConfig) 
     folder = Path(about.runtime.output_dir)
     if about.mode != RunMode.MULTIRUN:
         code = attempt(run, settings, folder)
-        if code == INTERRUPTED:
+        if code in (INTERRUPTED, NOT_WRITTEN):
             say_how_to_go_on(settings, folder)
         if code:
             sys.exit(code)
@@ -181,8 +181,9 @@ def exit_with(run: Callable[[dict[str, Any], Path], int], settings: DictConfig) 
 
 
 def say_how_to_go_on(settings: DictConfig, folder: Path) -> None:
-    """After Ctrl-C, where the script can."""
-    if OmegaConf.get_type(settings) is schemas.Align:
+    """After Ctrl-C or a full disk, where the script can, and has noted what the run, or the sweep, is of."""
+    noted = (folder / "manifest.json").exists() or (folder / SWEEP).exists()
+    if noted and OmegaConf.get_type(settings) is schemas.Align:
         errors.print(f"resume={escape(str(folder))} goes on from here.")
 
 

@@ -14,7 +14,7 @@ from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
 from mslsq.alignment.dem.fitting import FEWEST, Fitted, fit, through_levels
 from mslsq.alignment.dem.heights import heights
 from mslsq.alignment.dem.polish import polish
-from mslsq.alignment.dem.trimmed import better, not_excluded, outside_of_share
+from mslsq.alignment.dem.trimmed import better, lopsided, not_excluded, outside_of_share
 from mslsq.alignment.dem.uncertainty import Known, known
 
 SHARES = 0.5, 0.35
@@ -69,9 +69,14 @@ def solve(
 
 def _doubted(pyramids: Pyramids, model: Bias, answer: Answer) -> Answer:
     """The answer, known no better than what changed is: by how much the heights follow its border, which fades out
-    below noise, and by a bias that explains the terrain as well."""
-    doubts = _border(pyramids, model, answer), not_excluded(Comparison.of(pyramids, 0, model), answer.at)
+    below noise, by a bias that explains the terrain as well, and by how lopsided what is left is."""
     covariance = answer.known.covariance.copy()
+    still = Comparison.of(pyramids.unsmoothed, 0, model, ~widened(answer.changed)).valid(answer.at.shift)
+    doubts = (
+        _border(pyramids, model, answer),
+        not_excluded(Comparison.of(pyramids, 0, model), answer.at),
+        lopsided(still, answer.at, float(np.sqrt(covariance[2, 2]))),
+    )
     for away in doubts:
         if away is not None:
             covariance[2:, 2:] += np.outer(away, away)

@@ -24,6 +24,14 @@ LEAST_PART, FEWEST_CELLS = 0.35, 16
 MUCH = 0.1
 """Of a cell's logarithm of the likelihood, by which another bias must say more to be a rival of the answer."""
 
+LIKELIER, LEAST_AWAY = 4.0, 3.0
+"""Of all cells' logarithm of the likelihood, by which a part that changed must say more than a normal distribution of
+all of them; and standard errors. Noise that is correlated over 12 to 60 px has 0.1 at most (40 pairs), white noise 1.0,
+a real terrain 5.5, within 1.4 standard errors."""
+
+FARTHEST = 2.0
+"""Pixels that a shift may be moved by means over cells: they know its first order alone."""
+
 NORMAL = 0.5 + 0.5 * np.log(2 * np.pi)
 """What a normal density of a sigma of 1 has in the mean below 0, as a logarithm."""
 
@@ -40,8 +48,7 @@ def outside_of_share(whole: Comparison, at: Solved, share: float) -> tuple[Bool[
     values, columns, used = _means(samples, cells, Solved(at.shift, np.zeros(whole.bias.count)))
     if len(values) < 8 * columns.shape[1]:
         return None
-    bias = trimmed(values, columns, share)
-    left = values + columns @ bias
+    left, at = _explained(values, columns, _slopes(samples, cells, at)[used], at, share)
     middle, spread = middle_and_spread(torch.from_numpy(left), share)
     far = np.abs(left - middle) > FAR * spread
     if far.mean() < MANY:
@@ -51,7 +58,35 @@ def outside_of_share(whole: Comparison, at: Solved, share: float) -> tuple[Bool[
     outside = torch.zeros(whole.size, dtype=torch.bool, device="cpu")
     rows, columns_ = samples.pixels[:, 1].long(), samples.pixels[:, 0].long()
     outside[rows, columns_] = cells.of(samples, beyond) > 0
-    return outside, Solved(at.shift, bias)
+    return outside, at
+
+
+def _explained(
+    values: Float[np.ndarray, " n"],
+    columns: Float[np.ndarray, "n k"],
+    slopes: Float[np.ndarray, "n 2"],
+    at: Solved,
+    share: float,
+) -> tuple[Float[np.ndarray, " n"], Solved]:
+    """What the better `share` of the cells leaves of all of them, and the answer that it agrees on: a bias, and where
+    that says much more of the cells, a shift beside it. Slopes of smooth terrain are as wide as a change, and a shift
+    that has followed one hides it from any bias."""
+    bias = trimmed(values, columns, share)
+    left = values + columns @ bias
+    both = trimmed(values, np.concatenate([columns, slopes], 1), share)
+    more = values + np.concatenate([columns, slopes], 1) @ both
+    reach = max(float(np.ptp(left)), float(np.ptp(more)))
+    own, other = (_likelihood(np.sort(one), reach) for one in (left, more))
+    if np.abs(both[-2:]).max() > FARTHEST or other <= own + MUCH:
+        return left, Solved(at.shift, bias)
+    return more, Solved(at.shift + both[-2:], both[:-2])
+
+
+def _slopes(samples: Comparison, cells: Cells, at: Solved) -> Float[np.ndarray, "cells 2"]:
+    """Means over cells of what a pixel's shift adds to residuals; 0 without data."""
+    slopes = torch.cat([jacobian[:, :2] for _, _, jacobian in samples.jacobians(at)])
+    sums = cells.sums(samples, torch.cat([torch.ones_like(slopes[:, :1]), slopes], 1))
+    return sums[:, 1:] / np.maximum(sums[:, :1], 1)
 
 
 def better(whole: Comparison, one: Solved, other: Solved) -> bool:
@@ -78,6 +113,29 @@ def not_excluded(whole: Comparison, at: Solved) -> Float[np.ndarray, " columns"]
     reach = max(float(np.ptp(one)) for one in left)
     own, more = (_likelihood(np.sort(one), reach) for one in left)
     return other - at.bias if more > own + MUCH else None
+
+
+def lopsided(samples: Comparison, at: Solved, error: float) -> Float[np.ndarray, " columns"] | None:
+    """How far off the bias is that the better third of the terrain agrees on, where means over cells that nothing was
+    left out of are no normal values about the answer: a change of one sign without a border looks like that, and the
+    answer is then the mean of what changed and what did not. None where they are, or both are within `LEAST_AWAY`
+    standard `error`s of the height."""
+    values, columns, _ = _means(samples, Cells(samples), Solved(at.shift, np.zeros(len(at.bias))))
+    return _lopsided(values, columns, at.bias, error)
+
+
+def _lopsided(
+    values: Float[np.ndarray, " n"], columns: Float[np.ndarray, "n k"], bias: Float[np.ndarray, " k"], error: float
+) -> Float[np.ndarray, " k"] | None:
+    n, left = len(values), values + columns @ bias
+    spread = float(left.std()) if n else 0.0
+    if n < max(FEWEST_CELLS, 8 * columns.shape[1]) or spread <= 0:
+        return None
+    normal = -np.log(spread) - NORMAL
+    if n * (_likelihood(np.sort(left), float(np.ptp(left))) - normal) <= LIKELIER:
+        return None
+    away = trimmed(values, columns, LEAST_PART) - bias
+    return away if abs(away[0]) > LEAST_AWAY * error else None
 
 
 def _likelihood(ordered: Float[np.ndarray, " n"], reach: float) -> float:
