@@ -5,7 +5,8 @@ positive definite. "Converged" says none of that: at a kink (|x|, max, relu) ste
 the gradient jumps from one sign to the other, and H on either side of it describes another function. So each problem
 is asked, in the norm of H⁻¹, in which no unit matters:
 
-- The gradient g vanishes: the Newton step n = H⁻¹g promises nothing that the tolerances or the cost could tell.
+- The gradient g vanishes: the Newton step n = H⁻¹g promises nothing that the tolerances or the cost could tell, and
+  is short beside the point.
 - At x − n the gradient is at most half as long as at x. (It is smaller by the square where the cost is smooth.) The
   point is moved a little further, by a probe p that is well above rounding: the gradient there must be −Hp to one half
   of that. Where n is nothing, as for g = 0 in the middle between the slopes on both sides of |x|, only p can tell.
@@ -33,6 +34,10 @@ SUMMED = 8.0
 """Rounding of a sum Σ Jᵢⱼrᵢ, in units in the last place of |Jⱼ||r|. It has a part in every direction, also in those
 that are all but undetermined, in which H⁻¹ makes it large: the rest of g where J is ill-conditioned."""
 
+
+FAR = 0.1
+"""A Newton step of more than this share of the point, and of its start, is no rest of a solve, however little of the
+cost it promises: variables run to infinity, where the cost becomes level while the step stays half of the point."""
 
 CONSTANT = 1e-2
 """Where a Newton step leaves less than this share of the gradient, H is the same before and after it to about that."""
@@ -128,8 +133,10 @@ def evidence_of_a_minimum(
     left = point.of_free(gradient(moved, inputs)) + answer
     remaining = curvature.inverse_form(left)
 
-    moves = torch.linalg.vector_norm(newton, dim=-1)
-    vanishes = (length <= 2 * ftol * cost) | (moves <= xtol * (_size(values) + solver.xtol)) | (length <= told)
+    moves, size = torch.linalg.vector_norm(newton, dim=-1), _size(values)
+    way = size if start is None else torch.maximum(size, _size(start))
+    vanishes = ((length <= 2 * ftol * cost) & (moves <= FAR * way)) | (length <= told)
+    vanishes = vanishes | (moves <= xtol * (size + solver.xtol))
     smooth = remaining <= curvature.ratio**2 * torch.maximum(length, told)
     if start is not None:
         # A solution of zero with residuals of zero: against both nothing is small. The way there was long.
@@ -138,7 +145,7 @@ def evidence_of_a_minimum(
         least = columns * (SMALLEST * eps) * (1 + _sizes_by_column(linearizer, start))
         rounding = torch.maximum(curvature.inverse_form(summed), (least * least).sum(-1))
         vanishes, smooth = vanishes | (length <= rounding), smooth | (remaining <= rounding)
-    few, size = share(solver, cost.dtype), _size(values)
+    few = share(solver, cost.dtype)
     near = ((length <= 2 * few * cost) | (moves <= few**0.5 * size)) & (length > told) & (moves > eps**0.5 * size)
     near = usable & smooth & ~by_a_bound & near
     short = near & (~vanishes | (moves > ftol**0.5 * size))

@@ -451,3 +451,30 @@ def test_what_operators_write_into_is_differentiated(adjoint):
         assert bool(solution.differentiable.all())
         found.append(torch.autograd.grad(solution.value.sum(), y)[0])
     assert torch.allclose(*found, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("trace", ["never", "always"])
+def test_variables_that_run_to_infinity_have_no_derivative(trace):
+    """c + a / x: the cost becomes level, and a Newton step stays half of x wherever a solve stops."""
+    t = torch.linspace(0.1, 2, 20, dtype=torch.float64)
+    y = 2 * torch.exp(-1.1 * t) + 0.3 + 0.02 * torch.sin(9 * t)
+
+    def residual(p, t, y):
+        return torch.distributions.Normal(p[0], torch.nn.functional.softplus(p[1])).cdf(t) - y / 3
+
+    data, start = y.clone().requires_grad_(), torch.tensor([0.5, 0.4], dtype=torch.float64)
+    solver = mslsq.LevenbergMarquardt(trace=trace)
+    with pytest.warns(mslsq.errors.NotDifferentiableWarning):
+        solution = mslsq.least_squares(residual, start, (t, data), solver=solver)
+    assert solution.value[0] > 1e6
+    assert not solution.differentiable
+    assert torch.autograd.grad(solution.value.sum(), data)[0].isnan().all()
+
+
+def test_a_solution_near_zero_from_a_start_of_zero_has_a_derivative():
+    """The solve stops at once, and a Newton step is all of the way."""
+    t = torch.linspace(-1, 1, 21, dtype=torch.float64)
+    y = (t**2 + 1e-9 * t).requires_grad_()
+    solution = mslsq.least_squares(lambda p, y: p[0] * t - y, torch.zeros(1, dtype=torch.float64), (y,))
+    assert solution.differentiable
+    assert torch.allclose(torch.autograd.grad(solution.value.sum(), y)[0], t / (t**2).sum(), rtol=1e-9, atol=0)
