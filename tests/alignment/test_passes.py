@@ -158,6 +158,27 @@ def test_what_is_seen_is_the_spline_where_both_hold_data(size):
     assert not values[:, ~valid].any()
 
 
+MOVES = (0.0, 0.0), (3.0, -2.0), (2.0 + 0.9e-6, -0.9e-6), (0.5, 1.1e-6), (-4.25, 7.5)
+
+
+@pytest.mark.parametrize("sides", [(0, 45, 0, 66), (3, 45, 0, 40), (0, 30, 5, 66), (9, 10, 8, 60)])
+def test_a_mask_that_is_a_rectangle_holds_what_any_mask_does(sides):
+    """The kernel compares with its sides, and never looks at it; a millionth of a pixel beyond them is still within."""
+    level, everywhere = pair_level(), torch.ones(40 * 70, dtype=torch.bool)
+    mask = torch.zeros(45, 66, dtype=torch.bool)
+    mask[slice(*sides[:2]), slice(*sides[2:])] = True
+    geometry = torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    for moved in MOVES:
+        matrix = torch.eye(3, dtype=torch.float64)
+        matrix[:2, 2] = torch.tensor(moved)
+        pixels = grids.pixel_grid(40, 70, matrix) + matrix[:2, 2]
+        values, valid = passes.warped(level.moving.coefficients, mask, (40, 70), everywhere, geometry, matrix)
+        assert torch.equal(valid, grids.inside(pixels, mask))
+        expected = torch.func.vmap(sampling.sample, in_dims=(None, 0), out_dims=1)(level.moving.coefficients, pixels)
+        torch.testing.assert_close(values[:, valid], expected[:, valid], rtol=0, atol=1e-12)
+        assert not values[:, ~valid].any()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_points_anywhere_are_sampled_as_in_pytorch(dtype):
     coefficients = sampling.spline_coefficients(scenery(2, 12, 9).to(dtype))
