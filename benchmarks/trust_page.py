@@ -45,8 +45,7 @@ KNOWN = """\
 - **The three wrong programs** of the runs above. Two (a derivative off by 8e-4 and one by 2e-3) come from an earlier version of the
   chord steps and are right with the present one. The third is a fit that runs away (the `gtol` below): the judge counts such a point as
   a plateau now. The other programs were not run again.
-- **Some checks ended in an error of PyTorch.** Apart from quantiles outside of [0, 1], these are a `SystemError` around a warning. Its
-  cause is not known. The same operators (`to_sparse`, `glu`, `embedding_bag`, `masked_mean`) run by themselves gave none.
+- **Some checks ended in an error of PyTorch**: quantiles outside of [0, 1].
 - **PyTorch's two modes may differ.** If `cosine_similarity` clamps (a vector shorter than 1e-8), its reverse derivative is wrong, so
   mslsq computes it by its formula. Another operator of that kind would raise `NonDeterministicResidualError` for the whole batch if a
   solve ends there. None is known.
