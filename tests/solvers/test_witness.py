@@ -452,3 +452,12 @@ def test_a_derivative_far_from_both_sides_of_a_kink_is_a_change(monkeypatch):
     assert dropped
     sides = max(float(allowed[:, 2:].max()) for allowed in seen)
     assert 0.1 < sides < 10.0
+
+
+def test_a_derivative_that_is_infinite_in_every_mode_is_no_change():
+    """Powers with a base of zero: forward mode has NaN in a column where reverse mode has zero."""
+    t = torch.linspace(0.1, 2, 8, dtype=F64)
+    start = torch.tensor([1.0, 0.0], dtype=F64)
+    with pytest.warns(mslsq.errors.NonFiniteDerivativeWarning):
+        solution = mslsq.least_squares(lambda p: p[1] ** t * p[0] + p[1] * t - 1, start, solver=RECORDED)
+    assert int(solution.status) == mslsq.Status.NON_FINITE
