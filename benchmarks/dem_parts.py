@@ -56,8 +56,8 @@ def main() -> None:
     rows = []
     for size, begin in ((1000, 0), (300, 350)):
         whole, half = errors(pair_of(reference, dem, begin, begin, size)), size // 2
-        corners = product((begin, begin + half), repeat=2)
-        quarters = [errors(pair_of(reference, dem, *corner, half)) for corner in corners]
+        sides = begin, begin + half
+        quarters = [errors(pair_of(reference, dem, top, left, half)) for top, left in product(sides, sides)]
         for name, error in whole.items():
             scattered = np.array([one[name] for one in quarters if name in one])
             horizontal = np.sqrt((scattered[:, :2] ** 2).sum(1).mean()) / 2
