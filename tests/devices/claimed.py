@@ -15,7 +15,7 @@ them, so the device has a process of its own (`tests.devices.elsewhere`).
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -111,7 +111,7 @@ class Device(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = function._schema.name
-        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = tensors_of((args, kwargs))
         ours = [tensor for tensor in tensors if isinstance(tensor, Claimed)]
         if ours and name in FUNCTIONS:
             with self:
@@ -128,17 +128,12 @@ class Device(TorchDispatchMode):
             self.transfers["from the host"] += 1  # waits for all that the device is doing
         self._count(name, args, bool(ours), labelled)
         function = WITHOUT_MARKS.get(name, function)
-        found = function(*pytree.tree_map(_bare, args), **pytree.tree_map(_bare, kwargs))
+        found = function(*mapped(_bare, args), **mapped(_bare, kwargs))
         if not labelled:
             return found
         known = {id(tensor.inner): tensor for tensor in ours}  # what is written into and returned stays the same object
 
-        def label(x: Any) -> Any:
-            if not isinstance(x, Tensor):
-                return x
-            return known[id(x)] if id(x) in known else Claimed(x)
-
-        return pytree.tree_map(label, found)
+        return mapped(lambda x: known[id(x)] if id(x) in known else Claimed(x), found)
 
     def _count(self, name: str, args: Any, ours: bool, labelled: bool) -> None:
         if not ours:
@@ -155,7 +150,26 @@ class Device(TorchDispatchMode):
             self.transfers["index from the host"] += 1
 
 
-def _bare(x: Any) -> Any:
+def mapped(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    """`tree_map` of tensors, in a tenth of its time: of arguments of operators, every one of which comes by here."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    kind = type(tree)
+    if kind is tuple or kind is list:
+        return kind([mapped(function, x) for x in tree])
+    if kind is dict:
+        return {name: mapped(function, x) for name, x in tree.items()}
+    return pytree.tree_map_only(Tensor, function, tree) if isinstance(tree, tuple) else tree
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """All tensors of the arguments of an operator."""
+    found: list[Tensor] = []
+    mapped(found.append, tree)
+    return found
+
+
+def _bare(x: Tensor) -> Tensor:
     return x.inner if isinstance(x, Claimed) else x
 
 
