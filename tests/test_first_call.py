@@ -77,6 +77,7 @@ def printed_by(code: str) -> list[str]:
 RELEASE = tuple(int(number) for number in torch.__version__.split("+")[0].split(".")[:2])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(RELEASE > (2, 15), reason="a later PyTorch may import Dynamo elsewhere: slower, not wrong")
 @pytest.mark.parametrize("name", CALLS)
 def test_the_first_call_does_not_import_dynamo(name):
@@ -88,6 +89,7 @@ SPARED = "sympy", "torch._decomp.decompositions_for_jvp"
 WITH_SYMPY = {"the backward pass of a layer"}  # reverse mode of forward mode asks for the shapes of strided tensors
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(RELEASE != (2, 13), reason="another PyTorch may import them elsewhere: slower, not wrong")
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in WITH_SYMPY])
 def test_the_first_call_imports_neither_sympy_nor_formulas_that_it_does_not_need(name):
@@ -131,6 +133,7 @@ print(compared)
     assert int(printed_by(code)[0]) == 4 * 25 * 15  # all but those of two integers
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_a_process_that_has_imported_everything_to_the_bit():
     everything = "".join(CALLS.values())
     found = printed_by(everything)
@@ -147,6 +150,7 @@ def test_answers_are_the_same_where_warnings_are_errors():
     assert printed_by("import warnings\nwarnings.simplefilter('error')\n" + everything) == printed_by(everything)
 
 
+@pytest.mark.slow
 def test_torch_compile_works_after_a_first_call():
     """Through functions that ran before Dynamo was there, and with a solve inside."""
     code = """

@@ -146,6 +146,7 @@ def test_a_sparse_problem_has_the_derivatives_of_the_dense_one():
     assert torch.allclose(dense, plain, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_bounds_and_constraints_together():
     x = mslsq.Variable("x", mslsq.Euclidean(3), upper=torch.tensor([0.9, torch.inf, torch.inf], dtype=DOUBLE))
     problem = mslsq.Problem(

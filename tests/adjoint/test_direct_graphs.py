@@ -66,6 +66,7 @@ def known() -> None:
         gradient(MEASURED)
 
 
+@pytest.mark.slow
 def test_gradients_of_calls_that_are_answered_at_once_are_those_of_python_and_of_differences(answers: list[bool]):
     known()
     for k in range(3):

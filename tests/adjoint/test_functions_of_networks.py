@@ -35,7 +35,7 @@ def residual(p, y, name):
     return torch.cat([curve - y, 0.3 * (p - 1)])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_gradient_through_a_solve_is_that_of_finite_differences_in_every_mode(name):
     own = functools.partial(residual, name=name)

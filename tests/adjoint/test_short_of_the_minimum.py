@@ -46,7 +46,7 @@ def solved(d: Tensor, solver, **options):
     return mslsq.least_squares(residual, START, (d,), solver=solver, **options)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @PER_SOLVER
 @pytest.mark.parametrize("trace", ["never", "always"])
 @pytest.mark.parametrize("adjoint", [mslsq.Implicit(), mslsq.DirectLossMinimization()], ids=["implicit", "direct loss"])

@@ -96,6 +96,7 @@ def test_a_map_that_has_seen_a_part_is_found():
     assert off(result.transforms[1], truth) < 5.0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("model", "degrees"), [("se2", 70.0), ("translation", 0.0)])
 def test_other_buildings_are_left_out(model, degrees):
     plans = [building(seed) for seed in range(10, 18)]

@@ -411,7 +411,7 @@ np.savez(OUT, *(one.numpy() for one in found))
 """
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [name for name in targets() if name not in ("avx512", "neon")])
 def test_every_instruction_set_sees_the_same(target, tmp_path):
     for one, other in arrays_of_both(PASSES, target, tmp_path):

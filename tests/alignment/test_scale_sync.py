@@ -264,6 +264,7 @@ def test_a_file_that_is_no_archive_is_named(tmp_path):
         read_scene(file)
 
 
+@pytest.mark.slow
 def test_the_experiment_runs_from_the_command_line(tmp_path):
     command = [
         sys.executable,

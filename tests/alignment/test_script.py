@@ -167,6 +167,7 @@ def script():
     return module
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("option", "says"),
     [("modle=affine", "Did you mean 'model'?"), ("+experiment=multiscael", "Did you mean 'multiscale'?")],
@@ -280,6 +281,7 @@ def test_an_elevation_model_is_laid_on_another(tmp_path):
     assert (out / "metrics.json").stat().st_mtime_ns > before
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("option", "words"),
     [

@@ -117,7 +117,7 @@ def a_graph_of_a_data_set():
     return mslsq.datasets.ring_graph(2, 12).graph.poses.storage
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [made_and_explained, aligned, as_in_scipy, predicted, a_graph_of_a_data_set])
 def test_whatever_the_library_makes_is_on_the_device_of_the_data(make):
     expected = make()

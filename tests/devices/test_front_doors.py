@@ -67,7 +67,7 @@ def asked_by(name: str, solver: mslsq.LevenbergMarquardt, device: Device) -> tup
     return asked, int(here(solution.num_steps).max())
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [name for name in DOORS if name != "constraints"])
 @elsewhere
 def test_a_step_asks_the_device_once(name: str, device: Device):
@@ -87,7 +87,7 @@ ALIKE = {*LOSSES, "prepared", "prepared problem", "prepared curve_fit", "curve_f
 """Doors behind which a solve without an early stop does nothing that another one does not."""
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "name",
     [
@@ -156,6 +156,7 @@ def test_questions_inside_of_operators_are_counted(device: Device):
     assert_same(step, -torch.cholesky_solve(rhs.mT, factor).mT)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("early_stop", [True, False])
 @elsewhere
 def test_a_reduced_system_is_iterated_on_without_more_questions(early_stop: bool, device: Device):
@@ -174,6 +175,7 @@ def test_a_reduced_system_is_iterated_on_without_more_questions(early_stop: bool
         assert_same(found.cost, adjusted(unmoved).cost)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("preconditioner", ["block_jacobi", "jacobi"])
 @elsewhere
 def test_iterations_that_were_not_enough_are_made_up_for(preconditioner: Any, device: Device):

@@ -443,7 +443,7 @@ def copy_with(edits: Edits, folder: Path) -> None:
         path.write_text(text, "utf-8")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "thing",
     [pytest.param(t, marks=[pytest.mark.kernels, pytest.mark.slow] if t == "a kernel" else []) for t in ADDITIONS],

@@ -295,6 +295,7 @@ def test_a_body_is_pushed_out_of_an_obstacle():
     assert float(found.norm()) == pytest.approx(0.8, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_motion_of_constant_velocity_has_no_cost():
     rates, times = draw(0, 6), torch.tensor([0.0, 0.4, 1.0, 1.1], dtype=F64)
     poses = mslsq.SE3.exp(draw(1, 6)) @ mslsq.SE3.exp(times[:, None] * rates)

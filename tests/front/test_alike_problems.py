@@ -257,6 +257,7 @@ def test_constraints_and_bounds_are_other_problems(answers):  # noqa: F811
     assert answers[-2:] == [False, False]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [mslsq.Between, Own], ids=["library", "own"])
 def test_derivatives_are_those_of_the_new_problem(kind):
     for _ in range(2):

@@ -35,6 +35,7 @@ def exported():
     return layer, export(layer, ({"pose": start}, {"between": {"measured": measured}}))
 
 
+@pytest.mark.slow
 def test_an_exported_layer_gives_the_same_answer_for_other_data(exported):
     layer, program = exported
     _, start, measured = ring()
@@ -164,7 +165,8 @@ def grown(x: mslsq.Euclidean, at: torch.Tensor) -> torch.Tensor:
     return torch.exp(x) - at
 
 
-@pytest.mark.parametrize("with_torch", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("with_torch", [False, True])
 def test_a_bounded_layer_exports_its_bounds(with_torch):
     x = mslsq.Variable("x", mslsq.Euclidean(2), count=2, lower=0.1, upper=torch.tensor(0.5, dtype=F64))
     problem = mslsq.Problem(grown(x, at=torch.ones(2, 2, dtype=F64), name="grown"))

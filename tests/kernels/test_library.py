@@ -96,6 +96,7 @@ np.savez(OUT, *found)
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", [name for name in targets() if name != "avx512"])
 def test_every_instruction_set_gives_the_same_numbers(target, tmp_path):
     for one, other in arrays_of_both(SOLVE, target, tmp_path):

@@ -98,6 +98,7 @@ def test_the_packaged_kernels_need_no_home_and_no_entry_in_the_list_of_users(sit
     assert said["warnings"] == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("home", "reason"), [({}, "no home folder"), ({"HOME": "my home"}, "Read-only file system")])
 def test_without_a_home_that_can_be_written_kernels_are_compiled_and_a_warning_says_why(
     home, reason, site_packages, compiler, tmp_path

@@ -51,7 +51,7 @@ def solved(lanes_of_jacobian, monkeypatch, piece, **options):
     return solution
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [1, 1000, 4000])
 def test_pieces_give_the_steps_of_the_whole(piece, monkeypatch):
     lanes, none = [], []

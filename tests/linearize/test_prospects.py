@@ -359,6 +359,7 @@ def test_a_sign_without_a_program_is_taken_away(residual, new_process, tmp_path,
     assert not list(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_signs_tell_terms_apart_and_are_alike_in_all_processes(residual, new_process, tmp_path):
     code = f"""
 import sys

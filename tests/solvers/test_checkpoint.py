@@ -73,6 +73,7 @@ print(int(solution.num_steps), len(steps), *solution.value.tolist())
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_only_the_steps_since_the_last_writing(tmp_path):
     def run(file, how):
         command = [sys.executable, "-c", KILLED, str(tmp_path / file), how]

@@ -25,7 +25,7 @@ def assert_at_a_minimum(name: str, solution: mslsq.Solution) -> None:
     assert bool(torch.isfinite(solution.value).all())
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("method", [mslsq.LevenbergMarquardt, mslsq.Dogleg])
 @pytest.mark.parametrize("linear", [CHOLESKY, QR], ids=["cholesky", "qr"])

@@ -33,6 +33,7 @@ def test_variables_that_start_at_zero_have_no_size_and_are_damped():
     assert first(solution).item() == 1e-2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
 def test_the_units_of_the_variables_change_nothing(unit):
     y = exponential(torch.tensor([1.0, -1.0, 0.5], dtype=F64), 0.0)

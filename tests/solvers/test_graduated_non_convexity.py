@@ -173,7 +173,8 @@ def test_a_scale_per_problem_is_that_of_each_problem():
 # ---- derivatives
 
 
-@pytest.mark.parametrize("loss", ["truncated", pytest.param("geman_mcclure", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["truncated", "geman_mcclure"])
 def test_derivatives_are_those_of_the_whole_procedure(loss):
     y = spoiled_decays(1, seed=3)[0][0]
     # Blocks that are weighted alone let steps converge linearly: a looser end would be seen in the differences.

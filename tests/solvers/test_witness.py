@@ -55,7 +55,7 @@ def test_a_change_that_the_start_hides_is_seen_at_the_solution(solver):
         assert torch.allclose(solution.value, (basis @ y / (basis @ basis))[None], rtol=1e-8)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("native", ["never", "wait"])
 def test_a_change_of_the_derivative_alone_is_seen(native, monkeypatch):
     """The residual is the same for every share; what is called its derivative is not."""

@@ -329,6 +329,7 @@ SCALED = {
 }
 
 
+@pytest.mark.slow
 def test_recording_a_derivative_of_a_scaled_sum_does_not_end_the_process():
     """`make_fx(vmap(jacfwd(torch.add(x, constant, alpha=2))))` dies of a segmentation fault in torch 2.13."""
     program = f"""

@@ -92,6 +92,7 @@ def whole(pair):
     return in_memory(pair)
 
 
+@pytest.mark.slow
 def test_tiles_find_what_all_pixels_in_memory_do(found, whole):
     assert found.status is CoregistrationStatus.COREGISTERED
     assert np.abs(found.shift - SHIFT).max() < 0.05

@@ -103,6 +103,7 @@ def test_maps_without_colour_or_with_holes_go_together(mosaic):
     assert max(errors(result, mosaic)) < 0.2
 
 
+@pytest.mark.slow
 def test_ambiguous_links_place_no_brick_on_another():
     """Loops of them close on wrong bricks, too: a map was placed so with an overlap of 92 %."""
     ring_of_bricks = cut(base("brick"), ring(6, 69.0, (256, 256)), 112, seed=0)

@@ -368,6 +368,7 @@ def survey(linear: mslsq.linear.LinearSolver):
     return function
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("any_device")
 def test_derivatives_through_a_solve_equal_those_of_dense_cholesky():
     schur, dense = survey(Schur("landmark")), survey(mslsq.linear.Cholesky())

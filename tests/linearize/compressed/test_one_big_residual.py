@@ -294,6 +294,7 @@ def springs(x, i, j, length):
     return torch.cat([x[i] - x[j] - length, 0.1 * x])
 
 
+@pytest.mark.slow
 def test_another_index_tensor_is_another_pattern():
     x0, length = torch.zeros(40, dtype=F64), random(60)
     for seed in range(3):
