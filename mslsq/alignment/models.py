@@ -276,9 +276,9 @@ class Frame:
     unit: ClassVar[str] = "half of the reference's longer side"
 
     def __init__(self, height: int, width: int, like: Tensor):
-        self.centre = like.new_tensor([(width - 1) / 2, (height - 1) / 2])
+        x, y = (width - 1) / 2, (height - 1) / 2
+        self.centre = like.new_tensor([x, y])
         self.half = max(height - 1, width - 1, 1) / 2
-        x, y = self.centre.tolist()
         self._to_pixels = like.new_tensor([[self.half, 0, x], [0, self.half, y], [0, 0, 1]])
         self._from_pixels = like.new_tensor([[1, 0, -x], [0, 1, -y], [0, 0, self.half]]) / self.half
 
