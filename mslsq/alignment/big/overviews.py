@@ -15,8 +15,8 @@ SIDE = 2048
 SMALLEST = 256
 """Pixels along the longer side of the last one."""
 
-CLASSES = ("changed", "mosaic_coverage")
-"""Names of files whose numbers have no mean."""
+CHANGED = "changed"
+"""The name of the one file whose numbers have no mean."""
 
 
 def build_overviews(path: str | Path, means: bool = True) -> list[int]:
@@ -50,7 +50,7 @@ def factors_for(size: tuple[int, int]) -> list[int]:
 
 def add_overviews(paths: Iterable[Path]) -> None:
     """`build_overviews` of all large GeoTIFFs among some files, each of which is replaced when it is whole again; of
-    those that are named in `CLASSES` by the nearest pixels.
+    the one that is named `CHANGED` by the nearest pixels.
 
     Raises:
         RasterError: rasterio is missing.
@@ -65,4 +65,4 @@ def add_overviews(paths: Iterable[Path]) -> None:
         if wanted:
             with whole_rasters(path) as (temporary,):
                 shutil.copyfile(path, temporary)
-                build_overviews(temporary, path.stem not in CLASSES)
+                build_overviews(temporary, path.stem != CHANGED)
