@@ -61,7 +61,7 @@ def scenes_of(config: dict[str, Any]) -> list[Scene]:
     """The user's files as one scene, or the bundled ones."""
     maps = as_list(config, "maps")
     if maps:
-        return [scene_from_files(maps, as_list(config, "masks"))]
+        return [scene_from_files(maps, as_list(config, "masks"), config["nodata"])]
     bundled = dict(config["bundled"])
     rasters = bundled.pop("rasters")
     seed = bundled.pop("seed")

@@ -43,6 +43,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--map", help="the map whose transform it is: name or number; needed where there are several")
     parser.add_argument("--scene", help="of a run on several bundled rasters: which one")
     parser.add_argument("--rasters", nargs="+", default=[], help="rasters of that map: masks, other bands, classes")
+    parser.add_argument("--nodata", type=float, help="a number of the rasters for no data, beside what they say")
     parser.add_argument("--nearest", action="store_true", help="take the nearest pixel: for classes and masks")
     parser.add_argument("--values", action="store_true", help="apply the gain and the bias that were found, too")
     parser.add_argument("--points", nargs="+", type=Path, default=[], help="csv files with columns x and y")
@@ -64,9 +65,11 @@ def check_outputs(inputs: list[Path], planned: list[Path]) -> None:
             raise CommandError(f"{path}: this would overwrite an input, or another output; choose another --out.")
 
 
-def apply_to_raster(transform: FoundTransform, file: str, folder: Path, nearest: bool, values: bool) -> list[Path]:
+def apply_to_raster(
+    transform: FoundTransform, file: str, folder: Path, nearest: bool, values: bool, nodata: float | None
+) -> list[Path]:
     """One raster on the reference's grid, and its mask."""
-    raster = read_raster(file)
+    raster = read_raster(file, nodata)
     if raster.note:
         errors.print(f"[yellow]{escape(raster.name)}:[/]", escape(raster.note))
     seen, known = applied(transform, raster, nearest, values)
@@ -141,7 +144,7 @@ def run(given: argparse.Namespace) -> int:
     remove_unfinished(given.out)
     written = []
     for file in given.rasters:
-        written += apply_to_raster(transform, file, given.out, given.nearest, given.values)
+        written += apply_to_raster(transform, file, given.out, given.nearest, given.values, given.nodata)
     for file in given.points:
         to_map, world = given.to == "map", given.units == "world"
         written.append(apply_to_points(transform, file, given.out, given.columns, to_map, world))

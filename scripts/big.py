@@ -58,7 +58,7 @@ def run_big(
     )
     _refuse(config)
     paths = [Path(path) for path in files_of(maps)]
-    files, problems = opened(paths, config["georeference"] == "auto")
+    files, problems = opened(paths, config["georeference"] == "auto", config["nodata"])
     scene = header_scene("maps", distinct([path.name for path in paths]), files, problems)
     reference = reference_of(config, scene)
     if not _usable(scene, files):
@@ -78,6 +78,7 @@ def run_big(
         memory=config["memory"],
         init=config["init"],
         georeference=config["georeference"] == "auto",
+        nodata=config["nodata"],
         progress=None if config["quiet"] else lambda stage: _say(scene, stage),
         **options,
     )

@@ -68,7 +68,7 @@ def run_dem(config: dict[str, Any], folder: Path) -> tuple[list[Path], int]:
     begin = time.perf_counter()
     if _in_windows(options, bytes_of(config["memory"])):
         return _run_in_windows(config, options, folder)
-    scene = scene_of(options)
+    scene = scene_of(options, config["nodata"])
     if hasattr(os, "sysconf"):  # not on Windows
         pixels = max(scene.reference.size, scene.dem.size)
         refuse_too_big(pixels, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -137,7 +137,7 @@ def _run_in_windows(config: dict[str, Any], options: dict[str, Any], folder: Pat
     }
     progress = None if config["quiet"] else _Windows()
     asked |= {"pixel_size": tuple(size) if isinstance(size, list | tuple) else size}
-    asked |= {"memory": config["memory"], "progress": progress}
+    asked |= {"memory": config["memory"], "progress": progress, "nodata": config["nodata"]}
     paths, block = (options["reference"], options["dem"]), options["block"]
     local = coregister_files_blocks(*paths, block=block, **asked) if block else None
     found: Any = coregister_files(*paths, **asked) if local is None else local.whole
@@ -173,13 +173,14 @@ class _Windows:
             console.print(f"  {words}: {done} of {total} windows{rest}")
 
 
-def scene_of(options: dict[str, Any]) -> DemScene:
+def scene_of(options: dict[str, Any], nodata: float | None) -> DemScene:
     """The user's files, or a pair that is made."""
     if options["reference"] is None and options["dem"] is None:
         return made_scene(options["seed"])
     if options["reference"] is None or options["dem"] is None:
         raise CommandError("dem.reference and dem.dem are both needed, or neither: then a pair is made.")
-    return read_scene(options["reference"], options["dem"], options["mask"], options["pixel_size"], options["buffer"])
+    paths = options["reference"], options["dem"], options["mask"]
+    return read_scene(*paths, options["pixel_size"], options["buffer"], nodata)
 
 
 def table_of(found: Coregistration) -> Table:

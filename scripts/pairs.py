@@ -69,6 +69,7 @@ def aligned(pairs: Sequence[Pair], config: dict[str, Any], journal: Path) -> lis
     with bar:
         line = bar.add_task("pairs", total=len(pairs))
         how: dict[str, Any] = {"n_jobs": config["n_jobs"], "journal": journal, "georeferenced": georeferenced}
+        how["nodata"] = config["nodata"]
         for one in align_pairs(pairs, **how, **options):
             found.append(one)
             bar.update(line, completed=len(found))

@@ -76,6 +76,7 @@ class Maps:
     task: str = MISSING
     maps: Any = MISSING  # a file or several
     masks: Any = MISSING
+    nodata: float | None = MISSING
     pairs: str | None = MISSING
     n_jobs: int = MISSING
     reference: int | str = MISSING

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mslsq.alignment.choosing import Choice, place_by_edges
+from mslsq.alignment.choosing import ASKED_AGAIN, Choice, place_by_edges
 from mslsq.alignment.coordinates import Georeference
 from mslsq.alignment.coordinates.results import checked_georeferences, in_world, lattice_of
 from mslsq.alignment.draft import Draft
@@ -15,10 +15,11 @@ from mslsq.alignment.linking import Linker
 from mslsq.alignment.metrics import Metric, SquaredDifference
 from mslsq.alignment.options import AUTO, AlignmentOptionError, checked_options
 from mslsq.alignment.piecewise import bend_all, check_bends
-from mslsq.alignment.prepared import prepare
+from mslsq.alignment.prepared import Prepared, prepare
 from mslsq.alignment.previous import check_previous
-from mslsq.alignment.result import Alignment, Stage
+from mslsq.alignment.result import Alignment, MapStatus, Stage
 from mslsq.alignment.tree import place_by_tree
+from mslsq.alignment.undeclared import IF_SO, undeclared
 
 
 def align(
@@ -185,8 +186,20 @@ def align(
         place_by_edges(Choice(linker), draft, starts)
     if options.bends and states[reference].ok:
         bend_all(linker, draft)
+    _name_undeclared(draft, prepared)
     links = links if previous is None else [*previous.links, *links]
     draft.model = model
     sizes = [None if one is None else (one.mask.shape[0], one.mask.shape[1]) for one in prepared]
     placed = draft.finished(stages=linker.stages, links=links, sizes=sizes)
     return in_world(placed, lattice, known_places, prepared, previous)
+
+
+def _name_undeclared(draft: Draft, prepared: Sequence[Prepared | None]) -> None:
+    """Add to the reason of a map that found no place that it, or the reference, may hold a number for no data."""
+    unplaced = (*ASKED_AGAIN, MapStatus.AMBIGUOUS)
+    for index in (index for index, state in enumerate(draft.states) if state in unplaced):
+        for one, what in ((index, "this map"), (draft.reference, "the reference")):
+            raster = prepared[one]
+            found = None if raster is None else undeclared(raster.values, raster.mask, frames=True)
+            if found is not None:
+                draft.reasons[index] += f" {found.words(what)} {IF_SO}"

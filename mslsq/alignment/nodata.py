@@ -1,8 +1,10 @@
 """The one number of a GeoTIFF that stands for "no data": read, compared and written as the file's type holds it."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from mslsq.alignment.kinds import Kind, RasterError
+from mslsq.alignment.kinds import TIFF_SUFFIXES, Decoded, Kind, RasterError
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 NANS = ("nan", "-nan", "+nan", "1.#qnan", "-1.#ind", "1.#ind", "-1.#qnan")
@@ -51,6 +53,19 @@ def is_nodata(bands: np.ndarray, kind: Kind) -> np.ndarray:
         return np.zeros(bands.shape[1:], dtype=bool)
     equal = _equal(bands, nodata)
     return np.asarray(equal.all(0) if kind.colours else equal.any(0))
+
+
+def also_nodata(decoded: Decoded, number: float | None) -> Decoded:
+    """The same with one more number for no data, which the file does not name. A TIFF that names none has it from here
+    on, so that copies of it say so."""
+    bands, known, kind = decoded
+    held = None if number is None else parse_nodata(text_of(number), bands.dtype)
+    if held is None:
+        return decoded
+    said = replace(kind, nodata=held)
+    return Decoded(
+        bands, known & ~is_nodata(bands, said), said if kind.nodata is None and kind.suffix in TIFF_SUFFIXES else kind
+    )
 
 
 def _equal(bands: np.ndarray, nodata: float | int) -> np.ndarray:

@@ -82,9 +82,10 @@ class _Work(NamedTuple):
 
     options: dict[str, Any]
     georeferenced: bool
+    nodata: float | None
 
     def __call__(self, pair: Pair) -> dict[str, Any]:
-        scene = scene_from_files([str(pair.reference), str(pair.map)])
+        scene = scene_from_files([str(pair.reference), str(pair.map)], nodata=self.nodata)
         options: dict[str, Any] = {**self.options, **({} if pair.model is None else {"model": pair.model})}
         headers = scene.headers()
         if self.georeferenced and all(headers):
@@ -103,6 +104,7 @@ def align_pairs(
     resume: bool = True,
     progress: Callable[[Progress], None] | None = None,
     georeferenced: bool = True,
+    nodata: float | None = None,
     **options: Any,
 ) -> Iterator[PairAlignment]:
     """Align every pair of files by itself, and give each result as soon as it is there.
@@ -119,6 +121,7 @@ def align_pairs(
         resume: False: the journal is begun again.
         progress: as for `mslsq.parallel.run`.
         georeferenced: start where the headers of the two files put them, where both have one.
+        nodata: a number for no data beside those that the files name: 0, where pictures have black borders.
         options: of `align`, for all pairs: model, metric, value, levels, loss, init, min_overlap, min_ncc, min_detail,
             min_lead, prefilter, max_steps, scale_range.
 
@@ -147,10 +150,11 @@ def align_pairs(
     identity = {
         "options": {name: repr(value) for name, value in sorted(options.items())},
         "georeferenced": georeferenced,
+        "nodata": nodata,
         "pairs and files": _digest(given),
     }
     how: dict[str, Any] = {"journal": journal, "identity": identity, "resume": resume, "progress": progress}
-    outcomes = run(_Work(options, georeferenced), given, n_jobs=n_jobs, **how)
+    outcomes = run(_Work(options, georeferenced, nodata), given, n_jobs=n_jobs, **how)
     return _results(outcomes, given, options.get("model", "sim2"))
 
 

@@ -11,12 +11,19 @@ from torch import Tensor
 from mslsq.alignment.metrics import METRICS, Metric
 from mslsq.alignment.pyramid import Level, build
 from mslsq.alignment.result import MapStatus
+from mslsq.alignment.undeclared import IF_SO, LARGE, undeclared
 from mslsq.kernels import Kernel, may_read
 
 _SURVEY = Kernel("survey", "nnT?d")
 
 SMALLEST_SIDE = 8
 FEWEST_PIXELS = 48
+
+MAGNITUDES = 1e-100, 1e100
+"""Of the largest value: beyond them sums of squares leave the numbers that there are."""
+
+FEWEST_DIGITS = 1e-12
+"""Of the largest value, a variation that is rounding: four digits are left of those above it."""
 
 CHANNELS_LAST = 4
 """A map that narrow is most likely a picture whose channels come last."""
@@ -135,8 +142,16 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
         if known.shape[1] <= CHANNELS_LAST < known.shape[0]:
             given += " If its channels come last, (H, W, C), move them to the front: torch.movedim(map, -1, 0)."
         return None, MapStatus.TOO_SMALL, f"{MapStatus.TOO_SMALL.sentence} {given}"
-    mean, spread = survey.mean, survey.spread
-    if spread <= 1e-9 * max(-survey.least, survey.largest) or spread == 0.0:
+    mean, spread, largest = survey.mean, survey.spread, max(-survey.least, survey.largest)
+    if largest != 0.0 and not MAGNITUDES[0] <= largest <= MAGNITUDES[1]:
+        return None, MapStatus.BAD_INPUT, (
+            f"Left out: its largest value is {largest:.3g}, whose square is no number any more: divide the map by a "
+            "number like it, or mask what is no data."
+        )  # fmt: skip
+    found = undeclared(values, known) if survey.least < 0.0 or largest >= LARGE else None
+    if found is not None and found.certain:
+        return None, MapStatus.BAD_INPUT, f"Left out: {found.words('this map')} {IF_SO}"
+    if spread <= FEWEST_DIGITS * largest or spread == 0.0:
         return None, MapStatus.CONSTANT, ""
     filled = values if complete else torch.where(known, values, torch.zeros_like(values))
     return (filled, known, (mean, spread)), MapStatus.ALIGNED, ""

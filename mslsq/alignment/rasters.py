@@ -31,7 +31,7 @@ from mslsq.alignment.kinds import (
     RasterError,
     all_known,
 )
-from mslsq.alignment.nodata import beside_nodata
+from mslsq.alignment.nodata import also_nodata, beside_nodata
 from mslsq.alignment.pictures import LARGEST_SIDE, read_picture, write_picture
 from mslsq.alignment.stacks import split
 from mslsq.alignment.tiff import read_tiff, write_tiff
@@ -69,12 +69,13 @@ class Raster:
         return self.values.mean(0, keepdim=True)
 
 
-def read_raster(path: str | Path) -> Raster:
+def read_raster(path: str | Path, nodata: float | None = None) -> Raster:
     """Read one file. `archive.npz:key` chooses an array of an npz, `stack.tif:3` a page of a TIFF (from 0, or by its
     name), `map.yaml` is a map of ROS.
 
     Alpha (below one half), nodata, GDAL's masks and numbers that are not finite become false in the mask. Pictures
-    are read upright and in colours: the orientation of EXIF, palettes, inks and inverted grey are applied.
+    are read upright and in colours: the orientation of EXIF, palettes, inks and inverted grey are applied. `nodata`
+    is one more number for no data, which the file does not name (of colours, where all bands have it).
 
     Raises:
         RasterError: the file is missing, empty, of an unknown type, damaged, not one raster, or of a kind that cannot
@@ -104,7 +105,7 @@ def read_raster(path: str | Path) -> Raster:
         raise
     except Exception as error:  # decoders raise anything at all on damaged files
         raise RasterError(f"{file}: cannot be read as a {suffix} raster ({type(error).__name__}: {error}).") from error
-    raster = _raster(file, decoded)
+    raster = _raster(file, also_nodata(decoded, nodata))
     if key is None or suffix not in TIFF_SUFFIXES:
         return raster
     return replace(raster, name=f"{file.name}:{key}", path=None)  # a header of the file would be one of all pages

@@ -70,10 +70,11 @@ def files_of(paths: Sequence[str | Path]) -> list[str]:
     return files
 
 
-def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
+def scene_from_files(paths: Sequence[str], masks: Sequence[str] = (), nodata: float | None = None) -> Scene:
     """Read files (or patterns with * and ?) as one scene; `masks` are rasters that are non-zero where a map holds data.
 
-    A file that cannot be read is left out with its reason; the others go on.
+    `nodata` is a number for no data beside those that the files name. A file that cannot be read is left out with its
+    reason; the others go on.
 
     Raises:
         RasterError: a pattern matches nothing, the numbers of masks and maps differ, or a mask cannot be read.
@@ -85,7 +86,7 @@ def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
     problems: dict[int, str] = {}
     for i, file in enumerate(files):
         try:
-            raster = read_raster(file)
+            raster = read_raster(file, nodata)
         except RasterError as error:
             problems[i] = str(error)
             rasters.append(None)

@@ -63,6 +63,7 @@ def align_files(
     tiles: int = 128,
     init: Any = "auto",
     georeference: bool = True,
+    nodata: float | None = None,
     progress: Callable[[Stage], None] | None = None,
     **options: Any,
 ) -> FilesAlignment:
@@ -81,6 +82,8 @@ def align_files(
         tiles: of all links together, at most; more of them make standard errors smaller by the root of their number.
         init: as for `align`, in pixels of the files.
         georeference: are headers the starts, and is `result.world` wanted?
+        nodata: a number for no data beside those that the files name; overviews, which may hold means of it, are then
+            not read.
         progress: called with a `Stage` after every solve, those of reduced rasters first.
         **options: model (but "piecewise"), value, levels, loss, min_overlap, min_ncc, min_detail, min_lead, prefilter,
             max_steps, joint, metric ("squared" alone) and scale_range, as for `align`.
@@ -101,7 +104,7 @@ def align_files(
     integer("align_files: tiles", tiles, 4, error=AlignmentOptionError)
     budget = bytes_of(memory)
     _refuse_what_is_not_done(options)
-    files, problems = opened(paths, georeference)
+    files, problems = opened(paths, georeference, nodata)
     if files[reference] is None:
         raise RasterError(f"align_files: the reference cannot be used: {problems[reference]}")
     coarse = coarse_alignment(files, problems, reference, init, progress, options)
@@ -115,13 +118,15 @@ def align_files(
     return _result(coarse, refining, notes, georeference)
 
 
-def opened(paths: Sequence[Path], georeference: bool = True) -> tuple[list[RasterFile | None], dict[int, str]]:
+def opened(
+    paths: Sequence[Path], georeference: bool = True, nodata: float | None = None
+) -> tuple[list[RasterFile | None], dict[int, str]]:
     """The headers of all files, and why one cannot be read."""
     files: list[RasterFile | None] = []
     problems: dict[int, str] = {}
     for index, path in enumerate(paths):
         try:
-            file = RasterFile.open(path)
+            file = RasterFile.open(path, nodata)
             files.append(file if georeference else without_georeference(file))
         except RasterError as error:
             files.append(None)

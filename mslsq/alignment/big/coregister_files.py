@@ -94,6 +94,7 @@ def coregister_files(
     min_overlap: float = 0.1,
     max_shift: float | str = "auto",
     find_changes: bool = True,
+    nodata: float | None = None,
     memory: str | float = "2GB",
     tiles: int = 144,
     progress: Progress | None = None,
@@ -115,6 +116,7 @@ def coregister_files(
         mask: a raster, non-zero where terrain is stable, or outlines of terrain that moves.
         buffer: units of the CRS by which outlines are widened.
         bias, loss, min_overlap, max_shift, find_changes: as of `coregister`.
+        nodata: a number of the files for no data, beside those that they name.
         memory: that the process may take: fewer tiles are used where it is small.
         tiles: at most; more of them make standard errors smaller.
         progress: called with what is done ("settling pass 1", "heights", "statistics"), the windows that are done, and
@@ -132,7 +134,7 @@ def coregister_files(
     number("coregister_files: buffer", buffer, least=0.0, error=CoregistrationError)
     integer("coregister_files: tiles", tiles, FEWEST_TILES, error=CoregistrationError)
     affordable = max(FEWEST_TILES, min(tiles, (bytes_of(memory) - PROCESS) // PER_TILE))
-    fixed, moving = ElevationFile.open(reference), ElevationFile.open(dem)
+    fixed, moving = ElevationFile.open(reference, nodata), ElevationFile.open(dem, nodata)
     first, second = fixed.file.georeference, moving.file.georeference
     if (first is None or second is None) and pixel_size is None:
         raise CoregistrationError(

@@ -36,14 +36,14 @@ class ElevationFile:
     regridded: RegriddedFile | None = None
 
     @staticmethod
-    def open(path: str | Path) -> "ElevationFile":
-        """Its header.
+    def open(path: str | Path, nodata: float | None = None) -> "ElevationFile":
+        """Its header; `nodata` is one more number of the file for no data.
 
         Raises:
             RasterError: the file cannot be read in windows.
             CoregistrationError: it has several bands, or other units than metres.
         """
-        file = RasterFile.open(path)
+        file = RasterFile.open(path, nodata)
         if len(file.bands) != 1:
             raise CoregistrationError(f"coregister: {path} has {len(file.bands)} bands; an elevation model has one.")
         band = file.bands[0] - 1

@@ -86,10 +86,12 @@ class RasterFile:
     alpha: int | None = None
     masked: bool = False
     """Does GDAL know a mask beside nodata and alpha?"""
+    undeclared: float | int | None = None
+    """One more number for no data, which the file does not name."""
 
     @staticmethod
-    def open(path: str | Path) -> "RasterFile":
-        """The header of a file.
+    def open(path: str | Path, nodata: float | None = None) -> "RasterFile":
+        """The header of a file, and one more number for no data, which it does not name.
 
         Raises:
             RasterError: rasterio is missing, the file is, or it is no raster of real numbers.
@@ -102,12 +104,14 @@ class RasterFile:
             raise RasterError(f"{path}: this is a folder; name a file in it.")
         try:
             with small_cache(), rasterio.open(path) as dataset:
-                return _header(path, dataset)
+                header = _header(path, dataset)
         except rasterio.errors.RasterioError as error:
             raise RasterError(
                 f"{path}: it cannot be read in windows ({_plain(error)}). Is it a raster, and whole? If so, save it as "
                 "a tiled GeoTIFF (gdal_translate -co TILED=YES)."
             ) from error
+        held = None if nodata is None else parse_nodata(text_of(nodata), header.kind.dtype)
+        return replace(header, undeclared=held)
 
     @property
     def name(self) -> str:
@@ -117,7 +121,9 @@ class RasterFile:
     @property
     def exact_overviews(self) -> tuple[int, ...]:
         """Those whose pixels are whole blocks: of sides that are no multiples GDAL makes blocks of 3.9 pixels, say,
-        and the last one would be off by almost one."""
+        and the last one would be off by almost one. None where they have means of a number for no data."""
+        if self.undeclared is not None:
+            return ()
         return tuple(one for one in self.overviews if not any(side % one for side in self.size))
 
     def reduced(self, factor: int) -> tuple[int, int]:
@@ -188,6 +194,8 @@ class RasterFile:
         window = Window(left, top, width, height)  # pyright: ignore[reportCallIssue]
         bands = dataset.read(list(self.bands), window=window)
         mask = ~is_nodata(bands, self.kind)
+        if self.undeclared is not None:
+            mask &= ~is_nodata(bands, replace(self.kind, nodata=self.undeclared))
         if self.alpha is not None:
             full = np.iinfo(self.kind.dtype).max if np.issubdtype(self.kind.dtype, np.integer) else 1.0
             mask &= dataset.read(self.alpha, window=window) >= full / 2

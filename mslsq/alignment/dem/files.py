@@ -47,15 +47,18 @@ class DemScene:
         return {"georeferences": self.georeferences, "pixel_size": self.pixel_size}
 
 
-def read_scene(reference: str, dem: str, mask: str | None, pixel_size: Any, buffer: float) -> DemScene:
-    """Two files and a mask. A model of other pixels, or in another CRS, is resampled to the reference's.
+def read_scene(
+    reference: str, dem: str, mask: str | None, pixel_size: Any, buffer: float, nodata: float | None = None
+) -> DemScene:
+    """Two files and a mask. A model of other pixels, or in another CRS, is resampled to the reference's;
+    `nodata` is a number of the files for no data, beside those that they name.
 
     Raises:
         CoregistrationError: a file has several bands or other units than metres, neither file says where it lies and
             no pixel size is given, or a mask that lies elsewhere.
         RasterError: a file cannot be read.
     """
-    one, other = _read(reference), _read(dem)
+    one, other = _read(reference, nodata), _read(dem, nodata)
     values, moving, note, own = _elevations(one), _elevations(other), "", None
     first, second = one.georeference, other.georeference
     size = tuple(pixel_size) if isinstance(pixel_size, list | tuple) else pixel_size
@@ -75,8 +78,8 @@ def read_scene(reference: str, dem: str, mask: str | None, pixel_size: Any, buff
     )  # fmt: skip
 
 
-def _read(path: str) -> Raster:
-    raster = read_raster(path)
+def _read(path: str, nodata: float | None) -> Raster:
+    raster = read_raster(path, nodata)
     if len(raster.values) != 1:
         raise CoregistrationError(f"coregister: {path} has {len(raster.values)} bands; an elevation model has one.")
     if raster.kind.unit.lower() in NOT_METRES:

@@ -16,12 +16,16 @@ from mslsq.alignment.coordinates.systems import in_degrees, metres_of, same_syst
 from mslsq.alignment.dem.blunders import blunders
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.slots import Slots
+from mslsq.alignment.undeclared import undeclared
 
 SAME_SIZE = 1e-6
 """Relative difference of pixel sizes that is rounding of a file's header."""
 
 SMALLEST_SIDE = 8
 """Pixels: a model with a shorter side has no terrain to compare."""
+
+LOWEST, HIGHEST = -500.0, 9000.0
+"""Metres: between them an even number that lies apart may be a lake, or a roof; zero is none of mountains."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ def pair_of(
         dem_known = dem_known & _mask("dem_mask", dem_mask, other.shape)
     zero = one.new_zeros(())
     known, dem_known = known & ~blunders(one, known), dem_known & ~blunders(other, dem_known)
+    _declared("reference", one, known)
+    _declared("dem", other, dem_known)
     return Pair(
         torch.where(known, one, zero), known, stable, torch.where(dem_known, other, zero), dem_known, metres, offset,
         header,
@@ -130,6 +136,16 @@ def _raster(name: str, given: Any) -> tuple[Float[Tensor, "height width"], Bool[
             f"coregister: {name} has no data: every pixel is NaN, infinite or masked. Read it with its own nodata."
         )
     return values, known
+
+
+def _declared(name: str, values: Float[Tensor, "height width"], known: Bool[Tensor, "height width"]) -> None:
+    """Refuse a number for no data that no header names: a border of it is beyond what a loss leaves out."""
+    found = undeclared(values[None], known)
+    if found is not None and (not LOWEST <= found.number <= HIGHEST or found.number == 0.0):
+        raise CoregistrationError(
+            f"coregister: {found.words(name)} Name it (nodata= where files are read, "
+            f"gdal_edit.py -a_nodata), or make it NaN: np.where({name} == {found.number:.8g}, np.nan, {name})."
+        )
 
 
 def _mask(name: str, given: Any, shape: torch.Size) -> Bool[Tensor, "height width"]:

@@ -88,7 +88,8 @@ def convergence_figure(series: Sequence[tuple[str, Sequence[Stage]]]) -> Any:
                 position += len(stage.rms)
         rows, columns = min(sizes)
         axis.set_title(f"level {level}: {columns} × {rows}" + (" …" if len(sizes) > 1 else ""), fontsize=10, color=INK)
-        axis.set_yscale("log")
+        if any(line.get_ydata().max() > 0 for line in axis.lines):  # equal maps leave nothing
+            axis.set_yscale("log")
         axis.set_xlabel("step", fontsize=9)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)

@@ -1,0 +1,75 @@
+"""A number that stands for "no data" (-9999, black borders) where no header says so: named where it does harm."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy import ndimage
+from torch import Tensor
+
+FEWEST, SHARE = 16, 1e-3
+"""Pixels, and their part of all, that equal the number at least."""
+FRAME = 0.02
+"""Of all pixels, those that hold it and hang together with the border, where it is no farther from others than they."""
+VALUES, LOOKED_AT = 32, 10_000
+"""Different numbers that the others have at least, of these that are looked at: maps of few classes lack nothing."""
+
+IF_SO = "If so, mask it: nodata= where files are read, masks=, or NaN."
+
+NUMBERS = frozenset(-float(number) for number in (999, 9999, 99999, 999999, 9999999, 32767, 32768, 2147483648))
+LARGE, APART = 1e15, 10.0
+"""What is certainly no data: one of these numbers, a magnitude beyond all units, or one that many ranges below others.
+(The largest numbers of integers are saturated pixels as well.)"""
+
+
+class Undeclared(NamedTuple):
+    """A number that may stand for no data, and its share of the pixels."""
+
+    number: float
+    share: float
+    apart: float
+    """How far it is from all others, over how far they are from each other."""
+
+    @property
+    def certain(self) -> bool:
+        """Can it be nothing else?"""
+        if self.apart <= 1.0:
+            return False
+        return self.number in NUMBERS or abs(self.number) >= LARGE or (self.number < 0 and self.apart > APART)
+
+    def words(self, what: str) -> str:
+        """In a sentence; `what` is whose pixels they are."""
+        return f"{self.share:.1%} of the pixels of {what} hold exactly {self.number:.8g}, as if that stood for no data."
+
+
+def undeclared(
+    values: Float[Tensor, "channels height width"], known: Bool[Tensor, "height width"], frames: bool = False
+) -> Undeclared | None:
+    """The least or the largest number of a map where it repeats exactly, and lies farther from all others than they
+    from each other; None where there is none. With `frames` one that covers a part of the border, too, however near
+    others are."""
+    total = int(known.count_nonzero())
+    ends = (values if total == known.numel() else values[:, known]).aminmax()
+    for number in ends:
+        equal = known & (values == number).all(0)
+        count = int(equal.count_nonzero())
+        if count < max(FEWEST, SHARE * total) or count == total:
+            continue
+        others = values[:, known & ~equal].reshape(-1)
+        step = max(1, others.numel() // LOOKED_AT)
+        if len(others[::step].unique()) < VALUES:
+            continue
+        low, high = float(others.min()), float(others.max())
+        gap = max(low - float(number), float(number) - high)
+        found = Undeclared(float(number), count / total, gap / (high - low))
+        if found.apart > 1.0 or (frames and _at_border(equal) > FRAME * total):
+            return found
+    return None
+
+
+def _at_border(equal: Bool[Tensor, "height width"]) -> int:
+    """How many of these pixels hang together with the border."""
+    parts = np.empty(equal.shape, np.int32)
+    ndimage.label(equal.numpy(), output=parts)
+    border = {int(one) for side in (parts[0], parts[-1], parts[:, 0], parts[:, -1]) for one in side} - {0}
+    return sum(int((parts == one).sum()) for one in border)
