@@ -35,7 +35,7 @@ from mslsq.linearize.plan_cache import PlanCache
 from mslsq.private import forward_level_is_open, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs, Term
 from mslsq.solvers.choices import linear_solver_of
-from mslsq.solvers.second_order import kinds_of_programs, written_system
+from mslsq.solvers.second_order import kinds_of_programs, may_be_compiled_now, written_system
 from mslsq.solvers.task import Task
 from mslsq.tracing.recording import Recorded
 
@@ -145,6 +145,8 @@ class DirectDerivatives:
 
     def _graphs(self, plan: Plan, wanted: Wanted, inputs: tuple[Inputs, ...]) -> ByGraphs | None:
         solver, kind = self.call.task.solver, self.adjoint.hessian
+        if may_be_compiled_now(plan, solver, wanted):
+            return None  # it is taken up, and graphs around it recorded
         if plan.has_second_order(*kinds_of_programs(solver)) and plan.seconds:
             hessians = [hessian_name([plan.seconds[number] for number in range(len(plan.sizes))], kind)]
             pull = self._pull_by_programs(plan, wanted)

@@ -77,6 +77,11 @@ class Replayable(Pending[P]):
             with self._saying_why():
                 self.compile()
 
+    @property
+    def is_compiled(self) -> bool:
+        """Is the compiler done with it, and nothing known against what it made?"""
+        return not self.why_not and self._making is not None and self._making.is_settled
+
     def replayed(self, block: BlockTerm, values: Values, inputs: Inputs) -> P | None:
         """The program as operations of PyTorch, if it is right on blocks of this term."""
         if self._scalars:

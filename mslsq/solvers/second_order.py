@@ -91,6 +91,24 @@ def mixed_programs(
     )
 
 
+def may_be_compiled_now(plan: Plan, solver: Solver, wanted: Mapping[int, tuple[str, ...]]) -> bool:
+    """Has the compiler finished with something that solves on this plan still have PyTorch run? The next solve that is
+    planned takes it up.
+
+    Args:
+        wanted: by term, the names of inputs whose mixed derivatives are taken.
+    """
+    if solver.native_choice == "never":
+        return False
+    for number, second in plan.seconds.items():
+        prospect, names = plan.prospects[number], wanted.get(number, ())
+        mixed, draft = plan.mixed.get((number, names)), prospect.mixed.get(names)
+        pairs = (second, prospect.second), (mixed, draft)
+        if any(run is not None and not run.is_compiled and one is not None and one.is_compiled for run, one in pairs):
+            return True
+    return False
+
+
 def written_system(plan: Plan, solver: Solver, linearizer: Linearizer) -> WrittenSystem | None:
     """Gradient and cost that can be differentiated any further, where there are programs of all second derivatives."""
     if not plan.seconds or not plan.has_second_order(*kinds_of_programs(solver)):
