@@ -1,13 +1,14 @@
 """What share of the code that users write is closed, and what makes the rest open.
 
     python benchmarks/closed_code.py                          # examples, pages and written residuals: five minutes
-    python benchmarks/closed_code.py --sources users          # what `users/` holds: seconds
+    python benchmarks/closed_code.py --sources users          # those of `user_programs/written.py`: seconds
+    python benchmarks/closed_code.py --sources programs       # the other residuals of `user_programs/`: a minute
     python benchmarks/closed_code.py --sources tests --half B
 
 Calls of closed code are answered at once (docs/guide/solvers.md). Looked at are residuals and costs: those of
-`users/`, written as different users would write them; those that the examples, the code of the documentation and
-`tests/front` hand to a solve while they run. Each counts once, by its code. They are split in halves by a hash of the
-name: constructs are opened for half A, the claim is that of half B.
+`user_programs/`, written as different users would write them; those that the examples, the code of the documentation
+and `tests/front` hand to a solve while they run. Each counts once, by its code. They are split in halves by a hash of
+the name: constructs are opened for half A, the claim is that of half B.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from mslsq.tracing.reading.closed import why_open
 from mslsq.tracing.reading.inputs import collect, collect_module
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("users", "examples", "pages", "tests")
+SOURCES = ("users", "programs", "examples", "pages", "tests")
 
 
 class Survey:
@@ -107,7 +108,7 @@ def _code_of(residual: Any) -> types.CodeType | None:
 
 
 def see_users(survey: Survey) -> None:
-    from users import EVERYONE
+    from user_programs.written import EVERYONE
 
     for name, make in EVERYONE.items():
         survey.place = name
@@ -128,6 +129,18 @@ def see_users(survey: Survey) -> None:
             survey.see_problem(given)
         else:
             survey.see_residual(given)
+    survey.place = ""
+
+
+def see_programs(survey: Survey) -> None:
+    """Those that were written to find wrong answers, without a thought of closed code."""
+    from user_programs.compared import PROGRAMS
+    from user_programs.written import EVERYONE
+
+    for name, program in PROGRAMS.items():
+        if name not in EVERYONE:
+            survey.place = name
+            survey.see_residual(program.residual)
     survey.place = ""
 
 
@@ -191,7 +204,13 @@ def main() -> None:
     options = parser.parse_args()
     print_machine(["torch", "einops", "omegaconf"])
     survey = Survey()
-    looks = {"users": see_users, "examples": see_examples, "pages": see_pages, "tests": see_tests}
+    looks = {
+        "users": see_users,
+        "programs": see_programs,
+        "examples": see_examples,
+        "pages": see_pages,
+        "tests": see_tests,
+    }
     for source in options.sources:
         survey.source = source
         looks[source](survey)

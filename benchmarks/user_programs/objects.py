@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from users.functions import F64, START, T, Y
+from user_programs.functions import F64, START, T, Y
 
 logger = logging.getLogger(__name__)
 Camera = namedtuple("Camera", "focal centre")

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import mslsq
-from users.functions import F64
-from users.objects import Settings
+from user_programs.functions import F64
+from user_programs.objects import Settings
 
 POSES = mslsq.SE3.exp(0.1 * torch.arange(24, dtype=F64).reshape(4, 6).cos())
 PIXELS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=F64)

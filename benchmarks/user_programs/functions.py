@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 F64 = torch.float64
-T, Y = torch.linspace(0, 1, 8, dtype=F64), torch.linspace(2, 1, 8, dtype=F64)
+T = torch.linspace(0, 1, 8, dtype=F64)
+Y = 2 * torch.exp(-1.1 * T) + 0.3 + 0.02 * torch.sin(9 * T)
 START = torch.tensor([1.0, -1.0, 0.5], dtype=F64)
 GRAVITY, DEGREE = 9.81, np.pi / 180
 BAND_CENTRES = np.array([0.2, 0.4, 0.8])
