@@ -110,13 +110,15 @@ class Judgement:
     def _found_of(self, stopped: Tensor) -> Factored:
         """All that is found out; of problems that have not stopped no more than is found out at once."""
         found = self._factored()
-        fails = stopped & found.definite & ~(found.evidence.vanishes & found.evidence.smooth)
+        evidence = found.evidence
+        fails = stopped & found.definite & ~(evidence.vanishes & evidence.smooth & evidence.settled)
         if not self.asks or self.linearizer.ranks.any(bool(fails.any()))[0]:
             found = self._looked_at_again(found)
         return found
 
     def _at_the_minimum(self, found: Factored, stopped: Tensor, short: Tensor) -> tuple["Judgement", Factored]:
-        """The same after Newton steps of the problems in `short`, those that come to where the gradient vanishes."""
+        """The same after Newton steps of the problems in `short`, those that come to where the gradient vanishes. One
+        that does not, and whose Hessian was not settled, has no derivative: it counts as a kink."""
         at, running = self, short
         for _ in range(NEWTON_STEPS):
             step = self.factorization.inverse(
@@ -128,10 +130,14 @@ class Judgement:
             if self.asks and not bool(running.any()):
                 break
         rounding = LEVEL * torch.finfo(at.point.cost.dtype).eps
-        arrived = found.evidence.vanishes & found.evidence.smooth & (at.point.cost <= (1 + rounding) * self.point.cost)
+        rests = found.evidence.vanishes & found.evidence.smooth & found.evidence.settled
+        arrived = rests & (at.point.cost <= (1 + rounding) * self.point.cost)
         if not self.asks or bool((short & ~arrived).any()):  # those stay where they were
             at = at._with_outcome(selected(arrived, at.ended.outcome, self.ended.outcome))
             found = at._found_of(stopped)
+            evidence = found.evidence
+            lost = short & ~arrived & ~evidence.settled
+            found = found._replace(evidence=evidence._replace(smooth=evidence.smooth & ~lost))
         return at, found
 
     def _moved(self, step: Tensor, moving: Tensor) -> "Judgement":

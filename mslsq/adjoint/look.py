@@ -77,7 +77,7 @@ class Look:
         linear = self.linearizer.linear_solver
         product = partial(linear.storage.product, hessian)
         inverse_form = partial(self.factorization.inverse_form, linear, factor)
-        return Curvature(product, inverse_form, definite, 0.5 if self.factorization.hessian == "exact" else 1.0)
+        return Curvature(product, inverse_form, definite, self.factorization.hessian == "exact")
 
     def _right_hand_side(self, hessian: Tensor) -> Tensor:
         """One in which every unknown has a part: H u with cosines for u."""

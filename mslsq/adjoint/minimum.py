@@ -10,6 +10,8 @@ is asked, in the norm of H⁻¹, in which no unit matters:
 - At x − n the gradient is at most half as long as at x. (It is smaller by the square where the cost is smooth.) The
   point is moved a little further, by a probe p that is well above rounding: the gradient there must be −Hp to one half
   of that. Where n is nothing, as for g = 0 in the middle between the slopes on both sides of |x|, only p can tell.
+- H is settled: the step leaves a hundredth of the gradient. Of variables that run to infinity the weakest curvature can
+  be what the rest of the gradient adds to it, Σ rᵢ∇²rᵢ, and go with it: the point is moved on, to see whether H stays.
 """
 
 from collections.abc import Callable
@@ -57,7 +59,9 @@ class Evidence(NamedTuple):
     near: Bool[Tensor, "batch"]
     """Does a Newton step that is short, though not rounding, lead to where the gradient vanishes?"""
     short: Bool[Tensor, "batch"]
-    """Is that further than the tolerances allow for?"""
+    """Is that further than the tolerances allow for, or is H another one there?"""
+    settled: Bool[Tensor, "batch"]
+    """Is H, to CONSTANT or to rounding, the same behind the Newton step?"""
 
 
 class Curvature(NamedTuple):
@@ -67,9 +71,13 @@ class Curvature(NamedTuple):
     inverse_form: Callable[[Tensor], Tensor]
     """From v to vᵀH⁻¹v."""
     definite: Bool[Tensor, "batch"]
-    ratio: float
-    """How much of the gradient a Newton step may leave: one half; all of it where H lacks second derivatives, with
-    which steps converge slowly where residuals are large."""
+    is_exact: bool
+    """Or does H lack second derivatives, with which steps converge slowly where residuals are large?"""
+
+    @property
+    def ratio(self) -> float:
+        """How much of the gradient a Newton step may leave: one half, or all of it."""
+        return 0.5 if self.is_exact else 1.0
 
 
 class NewtonStep(NamedTuple):
@@ -138,18 +146,25 @@ def evidence_of_a_minimum(
     vanishes = ((length <= 2 * ftol * cost) & (moves <= FAR * way)) | (length <= told)
     vanishes = vanishes | (moves <= xtol * (size + solver.xtol))
     smooth = remaining <= curvature.ratio**2 * torch.maximum(length, told)
+    settled = (remaining <= CONSTANT**2 * length) | (length <= told)
     if start is not None:
         # A solution of zero with residuals of zero: against both nothing is small. The way there was long.
         vanishes = vanishes | ((moves <= xtol * _size(start)) & (remaining <= CONSTANT**2 * length))
         summed = _signs(at) * (SUMMED * eps) * columns * residual[:, None]
         least = columns * (SMALLEST * eps) * (1 + _sizes_by_column(linearizer, start))
-        rounding = torch.maximum(curvature.inverse_form(summed), (least * least).sum(-1))
+        of_sums, of_variables = curvature.inverse_form(summed), (least * least).sum(-1)
+        rounding = torch.maximum(of_sums, of_variables)
         vanishes, smooth = vanishes | (length <= rounding), smooth | (remaining <= rounding)
+        # Not the size of one: a variable of 1e-12 beside one of 1e5 is no rounding on its way to infinity.
+        settled = settled | (remaining <= of_sums)
+    if not curvature.is_exact:
+        settled = torch.ones_like(settled)
     few = share(solver, cost.dtype)
     near = ((length <= 2 * few * cost) | (moves <= few**0.5 * size)) & (length > told) & (moves > eps**0.5 * size)
     near = usable & smooth & ~by_a_bound & near
-    short = near & (~vanishes | (moves > ftol**0.5 * size))
-    return Evidence(usable & (vanishes | by_a_bound), usable & (smooth | by_a_bound), solved, by_a_bound, near, short)
+    short = near & (~vanishes | (moves > ftol**0.5 * size) | ~settled)
+    vanishes, smooth = usable & (vanishes | by_a_bound), usable & (smooth | by_a_bound)
+    return Evidence(vanishes, smooth, solved, by_a_bound, near, short, settled)
 
 
 def _size(values: Values) -> Float[Tensor, "batch"]:

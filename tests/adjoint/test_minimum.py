@@ -478,3 +478,31 @@ def test_a_solution_near_zero_from_a_start_of_zero_has_a_derivative():
     solution = mslsq.least_squares(lambda p, y: p[0] * t - y, torch.zeros(1, dtype=torch.float64), (y,))
     assert solution.differentiable
     assert torch.allclose(torch.autograd.grad(solution.value.sum(), y)[0], t / (t**2).sum(), rtol=1e-9, atol=0)
+
+
+def test_a_solve_begun_where_another_one_ran_to_infinity_has_no_derivative():
+    """Of a · log(t + x²) the curvature towards infinity is what the rest of the gradient adds to it, and Newton's step
+    is short: its derivative was 1e4 for -1e6, without a word."""
+    t = torch.linspace(0.1, 2, 20, dtype=torch.float64)
+    y = (2 * torch.exp(-1.1 * t) + 0.3 + 0.02 * torch.sin(9 * t)).requires_grad_()
+    start = torch.tensor([0.0479642669569733, 66092.28987708328], dtype=torch.float64)
+    solver = mslsq.LevenbergMarquardt(trace="never", native="never")
+
+    def residual(p, t, y):
+        return p[0] * torch.digamma(t + 1 + p[1] ** 2) - y
+
+    with pytest.warns(mslsq.errors.NotDifferentiableWarning):
+        solution = mslsq.least_squares(residual, start, (t, y), solver=solver)
+    assert solution.converged
+    assert not solution.differentiable
+
+
+def test_a_loosely_solved_curved_problem_is_moved_to_where_its_hessian_rests():
+    """exp(x) = y: a Newton step from where a loose tolerance stopped leaves a tenth of the gradient."""
+    y = torch.tensor([7.0, 9.0], dtype=torch.float64, requires_grad=True)
+    solver = mslsq.GaussNewton(ftol=1e-1, xtol=1e-1, gtol=1e-1, trace="never", native="never")
+    start = torch.tensor([2.3], dtype=torch.float64)
+    solution = mslsq.least_squares(lambda x, y: torch.exp(x) - y, start, (y,), solver=solver)
+    assert solution.differentiable
+    (found,) = torch.autograd.grad(solution.value.sum(), y)
+    assert torch.allclose(found, torch.full_like(found, 1 / 16), rtol=1e-3, atol=0)  # x = log mean y
