@@ -41,6 +41,7 @@ WRONG = {
     "index_fill.int_Tensor": formulas.index_fill,
     "native_layer_norm": formulas.layer_norm,
     "scatter_reduce.two": formulas.scatter_reduce,
+    "ldexp.Tensor": formulas.ldexp,
     **dict.fromkeys(("linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor"), formulas.linspace),
     **special.OPERATORS,
 }
@@ -91,6 +92,7 @@ COMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     ),
     torch.nn.functional.batch_norm: formulas.batch_norm,
     torch.nn.functional.instance_norm: formulas.instance_norm,
+    **dict.fromkeys((torch.ldexp, Tensor.ldexp, aten.ldexp, aten.ldexp.Tensor), formulas.ldexp),
     torch.linspace: formulas.linspace,
     **special.FUNCTIONS,
     **powers.FUNCTIONS,
@@ -104,6 +106,8 @@ that of float32."""
 def _is_right(function: Any, args: tuple[Any, ...], values: bool) -> bool:
     """Is PyTorch's own derivative of this call of a function in `COMPOSED` right? `values`: may numbers be looked at,
     without which powers, most of which are right, are all taken to be?"""
+    if function in (torch.ldexp, Tensor.ldexp):
+        return len(args) > 1 and args[1].is_floating_point()
     if function is torch.linspace:
         return not any(isinstance(x, Tensor) for x in args)
     return function in powers.FUNCTIONS and not (values and powers.is_critical(*args[:2]))

@@ -78,6 +78,14 @@ def hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
     return x.copy_(y) if inplace else y
 
 
+def ldexp(input: Tensor, other: Tensor) -> Tensor:
+    """x 2ᵉ. PyTorch's derivative in x takes 2ᵉ of integers among integers: zero where e is negative (torch 2.13)."""
+    if not other.is_floating_point():
+        real = input.real if input.is_complex() else input
+        other = other.to(real.dtype if real.is_floating_point() else torch.get_default_dtype())
+    return input * torch.exp2(other)
+
+
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
     """x where it is positive, else weight·x; the weight broadcasts."""
     return torch.where(x > 0, x, weight * x)
