@@ -37,6 +37,10 @@ and is not tried."""
 SUFFICIENT = 1e-4
 """Share of the promised decrease that a step must keep."""
 
+UNTRIED = 1.0
+"""Standard errors (of independent samples): a step that is no longer, and after which the rate of those before leaves
+as little as is asked, is the last, and is not tried: a pass over all samples, which would only say so."""
+
 
 QUICK = 3
 """Steps that are taken before the secant correction begins: most solves end within them."""
@@ -72,6 +76,8 @@ class Descent(NamedTuple, Generic[State]):
     status: mslsq.Status
     costs: list[float]
     normal: NormalEquations
+    rate: float = math.inf
+    """Of the distance to the minimum, the share that the last step has left."""
 
 
 def descend(
@@ -82,6 +88,8 @@ def descend(
     max_steps: int,
     share: float,
     variance: float | None = None,
+    untried: float = 0.0,
+    rate: float = math.inf,
 ) -> Descent[State]:
     """The least cost from a start, to within `share` of a standard error.
 
@@ -95,12 +103,14 @@ def descend(
         moved: a state after a step.
         free: the unknowns that move.
         variance: σ² of the residuals; by default the mean ρ.
+        untried: `UNTRIED`, or 0 to try every step.
+        rate: of the distance, the share that a step leaves, as far as it is known.
     """
     at = evaluate(state)
     costs, status = [at.cost], mslsq.Status.MAX_STEPS
     if not math.isfinite(at.cost):
-        return Descent(state, mslsq.Status.NON_FINITE, costs, at)
-    damping, lacking, every = FIRST_DAMPING, None, bool(free.all())
+        return Descent(state, mslsq.Status.NON_FINITE, costs, at, rate)
+    damping, lacking, every, before = FIRST_DAMPING, None, bool(free.all()), 0.0
     for _ in range(max_steps):
         step, promised = _step(at, free, every, damping, lacking)
         if step is None and lacking is not None:
@@ -110,11 +120,19 @@ def descend(
             status = mslsq.Status.SINGULAR
             break
         spread = 2 * at.cost / max(at.samples - len(step), 1) if variance is None else variance
+        distance = math.sqrt(2 * promised / spread) if spread > 0 else math.inf
+        rate = distance / before if before > 0 else rate
+        before = distance if damping <= RESOLVED else 0.0
         if damping <= RESOLVED and 2 * promised <= share**2 * spread:
             status = mslsq.Status.COST_TOLERANCE
             break
+        if damping <= RESOLVED and distance <= untried and rate * distance <= share:
+            state, status = moved(state, step), mslsq.Status.COST_TOLERANCE
+            costs.append(at.cost - promised)
+            break
         length = float(np.abs(step).max())
         if length > LARGEST_STEP:
+            before = 0.0
             damping *= 10.0
             continue
         there = moved(state, step)
@@ -133,15 +151,17 @@ def descend(
         if damping <= RESOLVED and length <= SMALLEST_STEP:
             status = mslsq.Status.STEP_TOLERANCE  # the cost cannot tell such a step from none
             break
+        before = 0.0
         damping *= 10.0
         if damping > LARGEST_DAMPING:
             status = mslsq.Status.STALLED
             break
-    return Descent(state, status, costs, at)
+    return Descent(state, status, costs, at, rate)
 
 
 LIMITS = (
     FIRST_DAMPING, LARGEST_DAMPING, RESOLVED, SMALLEST_STEP, LARGEST_STEP, SUFFICIENT, float(QUICK), SMALL_STEP,
+    UNTRIED,
 )  # fmt: skip
 """In the order of `struct Limits` of `descent.h`."""
 
@@ -153,15 +173,22 @@ ENDINGS = (
 
 
 def descend_pair(
-    equations: Pass, kind: type[Warp], state: Between, free: Bool[np.ndarray, " unknowns"], max_steps: int, share: float
+    equations: Pass,
+    kind: type[Warp],
+    state: Between,
+    free: Bool[np.ndarray, " unknowns"],
+    max_steps: int,
+    share: float,
+    rate: float = math.inf,
 ) -> Descent[Between]:
-    """`descend` of one placement; where a pass is the work of one thread, and the model's step is known to it, by
-    compiled steps."""
+    """`descend` of one placement, whose last step goes untried; where a pass is the work of one thread, and the model's
+    step is known to it, by compiled steps."""
     if equations.alone and kind in STEP_MATRICES:
-        matrix, value, ending, costs, normal = equations.descended(*state, free, (*LIMITS, share), max_steps)
-        return Descent(Between(matrix, value), ENDINGS[ending], costs, normal)
+        found = equations.descended(*state, free, (*LIMITS, share), max_steps, rate)
+        matrix, value, ending, costs, normal, rate = found
+        return Descent(Between(matrix, value), ENDINGS[ending], costs, normal, rate)
     moved = lambda at, step: at.moved(kind, step)  # noqa: E731
-    return descend(lambda at: equations(*at), moved, state, free, max_steps, share)
+    return descend(lambda at: equations(*at), moved, state, free, max_steps, share, untried=UNTRIED, rate=rate)
 
 
 def _step(

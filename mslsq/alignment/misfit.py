@@ -240,15 +240,17 @@ class Noise:
 
 
 def score(level: PairLevel, estimate: Estimate, tangent: int, freedom: Float[Tensor, "2"]) -> float:
-    """The statistic of one level, c times: from one pass. 0 where unknowns are not independent."""
-    valid = level.look(estimate.matrix)[1]
+    """The statistic of one level, c times: from one pass over samples that tell it. 0 where unknowns are not
+    independent."""
+    valid, thin = level.look(estimate.matrix)[1], level.thinned
+    valid = valid if thin is level else level.thin(valid)
     at = estimate.matrix.numpy(), estimate.value.numpy()
-    normal = passes.normal_equations(level, *at, freedom.numpy(), valid, LARGEST.tangent_dim)
+    normal = passes.normal_equations(thin, *at, freedom.numpy(), valid, LARGEST.tangent_dim)
     own, extra = _parts(tangent, freedom)
     whole, part = (_decrement(normal, which) for which in (np.concatenate([own, extra]), own))
-    return (
-        (whole - part) * normal.samples / (2 * normal.cost) if normal.cost > 0 and math.isfinite(whole - part) else 0.0
-    )
+    if not (normal.cost > 0 and math.isfinite(whole - part)):
+        return 0.0
+    return (thin.stride / level.stride) ** 2 * (whole - part) * normal.samples / (2 * normal.cost)
 
 
 def _decrement(normal: passes.NormalEquations, which: Int[np.ndarray, " some"]) -> float:

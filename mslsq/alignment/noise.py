@@ -22,8 +22,8 @@ _SECOND_DIFFERENCES = Kernel("second_differences", "nnnT?ndl")
 MASK = 1.0, -2.0, 1.0
 """Second differences, in both directions (Immerkær, "Fast noise variance estimation", 1996)."""
 
-SAMPLES = 1 << 16
-"""About as many tell the noise: its variance is then known to a percent."""
+SAMPLES = 1 << 15
+"""About as many tell the noise: its variance is then known to two percent."""
 
 WHITE = 1 / (4 * math.pi)
 """The square of the width of a Gaussian that leaves as much of white noise, 1 / (4πσ²), as no filter does."""

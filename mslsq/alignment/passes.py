@@ -155,20 +155,22 @@ class Pass:
         free: Bool[np.ndarray, " unknowns"],
         limits: Sequence[float],
         max_steps: int,
-    ) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "2"], int, list[float], NormalEquations]:
+        rate: float,
+    ) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "2"], int, list[float], NormalEquations, float]:
         """What `descent.descend` comes to from a start, with the constants that it names: matrix and value, how it
-        ended (`ENDINGS` of `descent`), the costs, and the last equations."""
+        ended (`ENDINGS` of `descent`), the costs, the last equations, and the rate."""
         unknowns = self.unknowns
         state, at, ending = matrix.copy(), value.copy(), np.empty(2, dtype=np.int64)
         settings = np.array([*self.freedom, self.scale, LARGEST_LOG_GAIN])
-        numbers, costs = np.empty(2 + unknowns + unknowns**2), np.empty(max_steps + 1)
+        numbers, costs = np.empty(2 + unknowns + unknowns**2), np.empty(max_steps + 2)
+        costs[-1] = rate
         _DESCENT(
             *self.seen, state, at, settings, free, *self.how, np.array(limits), max_steps, numbers, costs, ending
         )  # fmt: skip
         how, count = ending.tolist()
         products = numbers[2 + unknowns :].reshape(unknowns, unknowns)
         normal = NormalEquations(int(numbers[0]), float(numbers[1]), numbers[2 : 2 + unknowns], products)
-        return state, at, how, costs[:count].tolist(), normal
+        return state, at, how, costs[:count].tolist(), normal, float(costs[-1])
 
     def _part(self, first: int, last: int) -> None:
         sums, H, settings = self.room

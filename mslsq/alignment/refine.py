@@ -1,5 +1,6 @@
 """One minimisation on one level from one or several estimates: which samples, which scale of the loss, which solver."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq.alignment import passes
-from mslsq.alignment.descent import Between, descend_pair, model_matrix
+from mslsq.alignment.descent import UNFINISHED, Between, descend_pair, model_matrix
 from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.models import MODELS, Warp
 from mslsq.alignment.objective import LOSSES, photometric_problem
@@ -77,7 +78,7 @@ def refine(
     if not passes.knows(kind, loss, level.planes.device):
         return _by_solve(estimates, level, model, loss, freedom, max_steps, precision, valid, scales)
     return [
-        _by_descent(estimate, level, kind, loss, freedom, max_steps, SHARES[precision], mask, scale)
+        _by_descent(estimate, level, kind, loss, freedom, max_steps, precision, mask, scale)
         for estimate, mask, scale in zip(estimates, valid, scales, strict=True)
     ]
 
@@ -89,18 +90,27 @@ def _by_descent(
     loss: str | None,
     freedom: Float[Tensor, "2"],
     max_steps: int,
-    share: float,
+    precision: str,
     valid: Bool[Tensor, " n"],
     scale: float,
 ) -> Refined:
+    """On the finest level most steps are taken with a quarter of the samples (`PairLevel.thinned`), and the last with
+    all: its minimum is theirs."""
     values = freedom.numpy()
-    equations = passes.Pass(level, values, valid, kind.tangent_dim, loss, scale)
     free = np.concatenate([np.ones(kind.tangent_dim), values]) > 0
     begin = Between(model_matrix(kind, estimate.matrix.numpy()), estimate.value.numpy())
-    found = descend_pair(equations, kind, begin, free, max_steps, share)
+    costs, rate, thin = [], math.inf, level.thinned
+    if precision == "finest" and thin is not level:
+        some = passes.Pass(thin, values, level.thin(valid), kind.tangent_dim, loss, scale)
+        first = descend_pair(some, kind, begin, free, max_steps, SHARES["coarse"])
+        if first.status not in UNFINISHED and first.normal.samples > 0:
+            begin, rate, samples = first.state, first.rate, first.normal.samples
+            costs = [cost * int(valid.count_nonzero()) / samples for cost in first.costs[:-1]]
+    equations = passes.Pass(level, values, valid, kind.tangent_dim, loss, scale)
+    found = descend_pair(equations, kind, begin, free, max_steps, SHARES[precision], rate)
     matrix, value = torch.from_numpy(found.state.matrix), torch.from_numpy(found.state.value) * freedom
     normal = found.normal if loss is None else None
-    return Refined(replace(estimate, matrix=matrix, value=value), valid, found.status, found.costs, normal)
+    return Refined(replace(estimate, matrix=matrix, value=value), valid, found.status, [*costs, *found.costs], normal)
 
 
 def _by_solve(

@@ -73,12 +73,12 @@ def _moved_to(pair: Pair, estimate: Estimate, rival: Standing, first: int) -> Fl
     other, finest = warp @ turn @ translation(-x, -y, warp), pair.levels[first]
     for level in reversed([level for level in pair.levels[first + 1 :] if level.factor < rival.factor]):
         around = [other @ translation(level.factor * right, level.factor * down, warp) for right, down in AROUND]
-        fits = [level.overlapping(pair.frame.from_pixels(at))["ncc"] for at in around]
+        fits = [level.sparser.overlapping(pair.frame.from_pixels(at))["ncc"] for at in around]
         other = around[fits.index(max(fits))]
         if level.index == first + 1 and max(fits) < ALIKE:
             return None
     start = replace(estimate, matrix=pair.frame.from_pixels(other))
-    (solved,) = refine([start], finest, "translation", pair.options.loss, pair.freedom, STEPS, "coarse")
+    (solved,) = refine([start], finest.thinned, "translation", pair.options.loss, pair.freedom, STEPS, "coarse")
     way = (pair.frame.to_pixels(solved.estimate.matrix) - other)[:2, 2]
     near = sane(solved.estimate) and float(way.norm()) <= 2 * finest.factor
     return solved.estimate.matrix if near else start.matrix

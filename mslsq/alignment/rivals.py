@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mslsq.alignment.canvas import Canvas, canvas_around, seen_on
+from mslsq.alignment.canvas import Canvas, canvas_of, seen_on
 from mslsq.alignment.grids import similarity_about
 from mslsq.alignment.measures import corners, project
 from mslsq.alignment.passes import warped
@@ -78,7 +78,7 @@ class Standing(NamedTuple):
 def standing(reference: Level, moving: Level, matrix: Float[Tensor, "3 3"], min_overlap: float) -> Standing:
     """How far a placement stands out. `matrix` takes pixels of this level of the reference to those of the map."""
     largest = LARGEST * max(*reference.size, *moving.size)
-    canvas = canvas_around([moving.size], [matrix], reference.size, largest)
+    canvas = canvas_of(moving.size, matrix, reference.size, largest)
     values, known = _laid(moving, matrix, canvas)
     # In single precision: a score is compared, never differentiated.
     image = whitened(Level(values.float(), known, moving.factor))

@@ -62,8 +62,9 @@ def shift_scores(
     """
     known = reference.mask.to(images.dtype)
     fixed = whitened(reference)
-    shape = [quick_length(one + other - 1) for one, other in zip(fixed.shape, images.shape[1:], strict=True)]
     smaller = torch.minimum(known.sum(), masks.sum((-2, -1)).clamp(min=1.0))
+    least = min_overlap * float(smaller.min()) if may_read(images, masks) else 0.0
+    shape = _lengths(fixed.shape, images.shape[1:], least)
     one = torch.fft.rfft2(torch.stack([known, fixed, fixed.square()]), s=shape).conj()[FACTORS[0]]
     together = max(1, SUMS_TOGETHER // (shape[0] * shape[1]))
     found = []
@@ -73,6 +74,14 @@ def shift_scores(
         sums = torch.fft.irfft2(one * other[:, FACTORS[1]], s=shape)
         found.append(_scores(sums, smaller[first : first + together], min_overlap))
     return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _lengths(one: Sequence[int], other: Sequence[int], least: float) -> list[int]:
+    """Of the transforms, rows and columns. Shorter ones than the sum of both sides add the sums of shifts at either end
+    to each other, of which together a + b - L rows overlap: no harm where these hold fewer than the `least` samples."""
+    widths = [min(sides) for sides in zip(one, other, strict=True)][::-1]
+    spare = [max(math.ceil(least / width) - 1, 1) for width in widths]
+    return [quick_length(max(a + b - more, a, b)) for a, b, more in zip(one, other, spare, strict=True)]
 
 
 SUMS_TOGETHER = 1 << 15

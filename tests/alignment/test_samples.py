@@ -222,9 +222,11 @@ def test_compiled_steps_are_those_of_the_descent(kind, loss, freedom):
         start = Between(descent.model_matrix(kind, warp_of(kind, size).matrix().numpy()), np.array([0.1, 0.05]))
         valid = level.look(torch.from_numpy(start.matrix))[1]
         equations = passes.Pass(level, np.array(freedom), valid, kind.tangent_dim, loss, 0.5)
-        found = descent.descend_pair(equations, kind, start, free, 40, 0.01)
+        found = descent.descend_pair(equations, kind, start, free, 40, 0.01, 0.5)
         moved = lambda at, step: at.moved(kind, step)  # noqa: E731
-        expected = descent.descend(lambda at, of=equations: of(*at), moved, start, free, 40, 0.01)
+        last = {"untried": descent.UNTRIED, "rate": 0.5}
+        expected = descent.descend(lambda at, of=equations: of(*at), moved, start, free, 40, 0.01, **last)
+        assert found.rate == pytest.approx(expected.rate, rel=1e-4)
         assert found.status == expected.status
         assert found.costs == pytest.approx(expected.costs, rel=1e-6)
         np.testing.assert_allclose(found.state.matrix, expected.state.matrix, rtol=0, atol=1e-7)

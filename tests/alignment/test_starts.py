@@ -112,3 +112,26 @@ def test_constant_maps_give_candidates_and_no_error():
     ranked = starts.rank(starts.search(flat, flat, True, True, 0.2), flat, flat, 0.2)
     assert ranked
     assert all(math.isfinite(start.score) for start in ranked)
+
+
+def test_shorter_transforms_mix_only_shifts_that_are_not_scored(monkeypatch):
+    generator = torch.Generator().manual_seed(3)
+    sizes = (40, 33), (37, 41)
+    one, other = (torch.randn(1, *size, generator=generator) for size in sizes)
+    known = torch.rand(37, 41, generator=generator) > 0.1
+    reference = pyramid.Level(one, torch.ones(40, 33, dtype=torch.bool), 1)
+    image = torch.where(known, other[0], torch.zeros(()))
+    monkeypatch.setattr(shifts, "quick_length", lambda least: least)
+    short = shifts.shift_scores(reference, image[None], known[None].float(), 0.2003)[0]
+    monkeypatch.setattr(
+        shifts, "_lengths", lambda one, other, least: [a + b - 1 for a, b in zip(one, other, strict=True)]
+    )
+    whole = shifts.shift_scores(reference, image[None], known[None].float(), 0.2003)[0]
+    assert short.shape[0] < whole.shape[0] and short.shape[1] < whole.shape[1]
+    rows, columns = (torch.arange(-count + 1, size) for count, size in zip(*sizes, strict=True))
+    there = whole[rows % whole.shape[0]][:, columns % whole.shape[1]]
+    here = short[rows % short.shape[0]][:, columns % short.shape[1]]
+    scored = there > -1
+    assert 100 < int(scored.count_nonzero()) < scored.numel()
+    torch.testing.assert_close(here[scored], there[scored], rtol=0, atol=1e-4)
+    assert int((short > -1).count_nonzero()) == int(scored.count_nonzero())

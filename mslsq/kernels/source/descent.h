@@ -24,7 +24,7 @@ struct Placement {
 
 // The constants of descent.py, in this order.
 struct Limits {
-    double first_damping, largest_damping, resolved, smallest_step, largest_step, sufficient, quick, small_step, share;
+    double first_damping, largest_damping, resolved, smallest_step, largest_step, sufficient, quick, small_step, untried, share;
 };
 
 enum Ending : i64 { NON_FINITE, SINGULAR, MAX_STEPS, COST_TOLERANCE, STEP_TOLERANCE, STALLED };
@@ -149,10 +149,12 @@ class Descent {
 public:
     Descent(int unknowns, const bool* free) : n(unknowns), free(free) {}
 
-    // From `state` to where it ends; costs of the start and of every accepted step, `count` of them; the equations at the end.
+    // From `state` to where it ends; costs of the start and of every accepted step, `count` of them; the last equations. `rate` is
+    // what is known of how much a step leaves of the distance, before and after.
     template <class Evaluate>
-    Ending operator()(Evaluate evaluate, const Limits& limits, i64 max_steps, Placement& state, Equations& at, double* costs, i64* count) {
-        double step[MOST], promised, damping = limits.first_damping;
+    Ending operator()(Evaluate evaluate, const Limits& limits, i64 max_steps, Placement& state, Equations& at, double* costs, i64* count,
+                      double& rate) {
+        double step[MOST], promised, before = 0, damping = limits.first_damping;
         evaluate(state, at);
         costs[0] = at.cost, *count = 1;
         if (!std::isfinite(at.cost)) return NON_FINITE;
@@ -161,10 +163,19 @@ public:
             if (!known && corrected) corrected = false, known = step_of(at, damping, step, &promised);
             if (!known) return SINGULAR;
             const double spread = 2 * at.cost / std::max(at.samples - n, 1.0);
+            const double distance = std::sqrt(2 * promised / spread);
+            if (before > 0) rate = distance / before;
+            before = damping <= limits.resolved ? distance : 0;
             if (damping <= limits.resolved && 2 * promised <= limits.share * limits.share * spread) return COST_TOLERANCE;
+            if (damping <= limits.resolved && distance <= limits.untried && rate * distance <= limits.share) {
+                state = moved(state, n - 2, step);
+                costs[(*count)++] = at.cost - promised;
+                return COST_TOLERANCE;
+            }
             double length = 0;
             for (int i = 0; i < n; i++) length = std::max(length, std::fabs(step[i]));
             if (length > limits.largest_step) {
+                before = 0;
                 damping *= 10;
                 continue;
             }
@@ -181,6 +192,7 @@ public:
                 continue;
             }
             if (damping <= limits.resolved && length <= limits.smallest_step) return STEP_TOLERANCE;
+            before = 0;
             damping *= 10;
             if (damping > limits.largest_damping) return STALLED;
         }

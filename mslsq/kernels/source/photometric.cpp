@@ -473,7 +473,7 @@ void at_points(Spline<T> spline, i64 n, const T* points, i64 first, i64 last, i6
                        values, int(tangent), loss, rows, tall, first, last, sums);                                     \
     }                                                                                                                  \
     /* all steps of a solve. H, values (log gain, bias): from the start to the end; settings: which values are free, and the */ \
-    /* scale of the loss; to: the end's totals, costs (max_steps + 1); ending: how it ended, and the number of costs */  \
+    /* scale of the loss; to: the last totals; costs: max_steps + 1, and the rate; ending: how, and the number of costs */ \
     MSLSQ_EXPORT(photometric_descent, type)                                                                            \
     (i64 channels, i64 height, i64 width, const T* coefficients, i64 rows, i64 columns, const T* target,               \
      const bool* valid, const double* frame, double* H, double* values, const double* settings, const bool* free,      \
@@ -495,8 +495,8 @@ void at_points(Spline<T> spline, i64 n, const T* points, i64 first, i64 last, i6
         std::copy_n(H, 9, state.matrix);                                                                               \
         std::copy_n(values, 2, state.value);                                                                           \
         Equations at;                                                                                                  \
-        const Limits all{limits[0], limits[1], limits[2], limits[3], limits[4], limits[5], limits[6], limits[7], limits[8]}; \
-        ending[0] = Descent(int(unknowns), free)(evaluate, all, max_steps, state, at, costs, ending + 1);              \
+        const Limits all{limits[0], limits[1], limits[2], limits[3], limits[4], limits[5], limits[6], limits[7], limits[8], limits[9]}; \
+        ending[0] = Descent(int(unknowns), free)(evaluate, all, max_steps, state, at, costs, ending + 1, costs[max_steps + 1]); \
         std::copy_n(state.matrix, 9, H);                                                                               \
         std::copy_n(state.value, 2, values);                                                                           \
         to[0] = at.samples, to[1] = at.cost;                                                                           \
