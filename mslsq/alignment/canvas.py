@@ -94,27 +94,14 @@ def canvas_around(
         seen = project(torch.linalg.inv(transform), corners(height, width, transform))
         if bool(seen.isfinite().all()):
             where.append(seen)
-    return _around(torch.cat(where), reference, largest)
-
-
-def canvas_of(
-    size: tuple[int, int], transform: Float[Tensor, "3 3"], reference: tuple[int, int], largest: int = LARGEST_CANVAS
-) -> Canvas:
-    """The same of one map, where the reference need not be on it."""
-    seen = project(torch.linalg.inv(transform), corners(*size, transform))
-    if not bool(seen.isfinite().all()):
-        seen = corners(*reference, like=transform)
-    return _around(seen, reference, largest)
-
-
-def _around(points: Float[Tensor, "n 2"], reference: tuple[int, int], largest: int) -> Canvas:
+    points = torch.cat(where)
     left, top = (int(v) for v in points.amin(0).floor())
     right, bottom = (int(v) for v in points.amax(0).ceil())
     height, width = reference
     margin_x, margin_y = max(0, largest - width) // 2, max(0, largest - height) // 2
     left, top = max(left, -margin_x), max(top, -margin_y)
     right, bottom = min(right, width - 1 + margin_x), min(bottom, height - 1 + margin_y)
-    return Canvas(left, top, max(bottom - top, 0) + 1, max(right - left, 0) + 1)
+    return Canvas(left, top, bottom - top + 1, right - left + 1)
 
 
 def blend(

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from mslsq.alignment import starts
 from mslsq.alignment.models import Frame
 from mslsq.alignment.pair_level import PairLevel, correlations
+from mslsq.kernels import may_read
 
 CORNERS = (-1.0, -1.0, 1.0), (1.0, -1.0, 1.0), (1.0, 1.0, 1.0), (-1.0, 1.0, 1.0), (0.0, 0.0, 1.0)
 """Of the reference's square in normalised coordinates, and its middle."""
@@ -54,14 +56,23 @@ def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"
     The ratio of standard deviations, not the regression slope: it is positive, and noise does not attenuate it.
     """
     sampled, valid = level.look(estimate.matrix)
-    x, y = sampled[valid].reshape(-1), level.target[valid].reshape(-1)
-    if x.numel() < 2:
+    of_both = [values[valid].reshape(-1) for values in (level.target, sampled)]
+    if of_both[0].numel() < 2:
         return replace(estimate, value=torch.zeros_like(estimate.value))
-    (wide, high), (spread, mean) = ([float(one) for one in torch.std_mean(values)] for values in (y, x))
+    (wide, high), (spread, mean) = (_std_mean(values) for values in of_both)
     ratio = wide / max(spread, 1e-9)
     log_gain = 0.0 if math.isnan(ratio) else math.log(min(max(ratio, math.exp(-3)), math.exp(3))) * float(freedom[0])
     bias = (high - math.exp(log_gain) * mean) * float(freedom[1])
     return replace(estimate, value=estimate.value.new_tensor([log_gain, bias]))
+
+
+def _std_mean(values: Float[Tensor, " n"]) -> tuple[float, float]:
+    if may_read(values):  # on the few samples of a coarse level a tenth of the time
+        numbers = values.numpy()
+        mean = float(numbers.mean())
+        return float(np.sqrt(np.square(numbers - mean).sum() / (len(numbers) - 1))), mean
+    wide, mean = torch.std_mean(values)
+    return float(wide), float(mean)
 
 
 def sane(estimate: Estimate) -> bool:

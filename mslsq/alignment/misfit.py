@@ -25,12 +25,13 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.linalg import get_lapack_funcs
 from scipy.special import gammaincc
 from torch import Tensor
 
 from mslsq.alignment import passes
 from mslsq.alignment.curvature import products
-from mslsq.alignment.descent import Between, solve_dense
+from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import Estimate, judge, no_worse, sane
 from mslsq.alignment.evenness import correlated_pixels
 from mslsq.alignment.grids import frame_corners
@@ -41,6 +42,8 @@ from mslsq.alignment.refine import refine
 from mslsq.alignment.spread import residual_at
 
 LARGEST = Homography
+
+potrf, trtrs = get_lapack_funcs(("potrf", "trtrs"), dtype=np.float64)
 
 SUSPECTED = 0.25
 """Probability of a score as large or larger at the truth, below which larger models are tried. (Most scores of true
@@ -247,17 +250,20 @@ def score(level: PairLevel, estimate: Estimate, tangent: int, freedom: Float[Ten
     at = estimate.matrix.numpy(), estimate.value.numpy()
     normal = passes.normal_equations(thin, *at, freedom.numpy(), valid, LARGEST.tangent_dim)
     own, extra = _parts(tangent, freedom)
-    whole, part = (_decrement(normal, which) for which in (np.concatenate([own, extra]), own))
-    if not (normal.cost > 0 and math.isfinite(whole - part)):
+    more = _decrement(normal, np.concatenate([own, extra]), len(own))
+    if not (normal.cost > 0 and math.isfinite(more)):
         return 0.0
-    return (thin.stride / level.stride) ** 2 * (whole - part) * normal.samples / (2 * normal.cost)
+    return (thin.stride / level.stride) ** 2 * more * normal.samples / (2 * normal.cost)
 
 
-def _decrement(normal: passes.NormalEquations, which: Int[np.ndarray, " some"]) -> float:
-    """gᵀ H⁻¹ g of some unknowns; NaN where they are not independent."""
-    gradient = normal.gradient[which]
-    *_, step, failed = solve_dense(normal.matrix[which[:, None], which], gradient)
-    return math.nan if failed else float(gradient @ step)
+def _decrement(normal: passes.NormalEquations, which: Int[np.ndarray, " some"], own: int) -> float:
+    """gᵀ H⁻¹ g of some unknowns less that of the first of them: with H = L Lᵀ, what those behind have of |L⁻¹ g|². NaN
+    where they are not independent."""
+    factor, failed = potrf(normal.matrix[which[:, None], which], lower=1)
+    if failed:
+        return math.nan
+    left = trtrs(factor, normal.gradient[which], lower=1)[0][own:]
+    return float(left @ left)
 
 
 def decrease(level: PairLevel, one: Estimate, other: Estimate) -> float:

@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment.canvas import Canvas, canvas_of, seen_on
+from mslsq.alignment.canvas import Canvas, seen_on
 from mslsq.alignment.grids import similarity_about
-from mslsq.alignment.measures import corners, project
 from mslsq.alignment.passes import warped
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.shifts import shift_scores, whitened
@@ -78,14 +77,14 @@ class Standing(NamedTuple):
 def standing(reference: Level, moving: Level, matrix: Float[Tensor, "3 3"], min_overlap: float) -> Standing:
     """How far a placement stands out. `matrix` takes pixels of this level of the reference to those of the map."""
     largest = LARGEST * max(*reference.size, *moving.size)
-    canvas = canvas_of(moving.size, matrix, reference.size, largest)
+    canvas = _canvas_around(moving, matrix, reference, largest)
     values, known = _laid(moving, matrix, canvas)
     # In single precision: a score is compared, never differentiated.
     image = whitened(Level(values.float(), known, moving.factor))
     fixed = Level(reference.raster.float(), reference.mask, reference.factor)
     scores = shift_scores(fixed, image[None], known.to(image.dtype)[None], min_overlap)[0]
     down, right = _moves(scores.shape, canvas, reference.size)
-    own = float(scores[np.ix_(*_around_the_placement(scores.shape, canvas, reference.size))].max())
+    own = _own_score(scores, down, right)
     row, column, rival = _best_peak(scores, down, right)
     shift = -float(right[column]) * reference.factor, -float(down[row]) * reference.factor
     return Standing(own, rival, shift, factor=reference.factor)
@@ -95,7 +94,7 @@ def turned(
     reference: Level, moving: Level, matrix: Float[Tensor, "3 3"], min_overlap: float, turns: Sequence[float] = TURNS
 ) -> Standing:
     """How far a placement stands out from the same map at other rotations, wherever it fits best there."""
-    square, middle = _square_around(moving, matrix, LARGEST * max(*reference.size, *moving.size))
+    square, middle = _square_around(moving, matrix, reference, LARGEST * max(*reference.size, *moving.size))
     fixed = Level(reference.raster.float(), reference.mask, reference.factor)
 
     def scored(turns: Sequence[float]) -> Float[Tensor, "turns rows columns"]:
@@ -111,23 +110,50 @@ def turned(
 
     scores = scored((0.0, *turns))
     shape = scores.shape[1:]
-    own = float(scores[0][np.ix_(*_around_the_placement(shape, square, reference.size))].max())
+    factor, (down, right) = reference.factor, _moves(shape, square, reference.size)
+    own = _own_score(scores[0], down, right)
     found = best(scores[1:], turns)
     for step in NEARER if turns is TURNS else ():
         further = [other for other in (found[1] - step, found[1] + step) if TURNS[0] <= other <= TURNS[-1]]
         found = max(found, best(scored(further), further))
     rival, turn, row, column = found
-    factor, (down, right) = reference.factor, _moves(shape, square, reference.size)
     shift = -float(right[column]) * factor, -float(down[row]) * factor
     return Standing(min(own, ALIKE), rival, shift, turn, (middle[0] * factor, middle[1] * factor), factor)
 
 
-def _square_around(moving: Level, matrix: Float[Tensor, "3 3"], largest: int) -> tuple[Canvas, tuple[float, float]]:
+def _corners_of(
+    moving: Level, matrix: Float[Tensor, "3 3"], reference: Level
+) -> tuple[Float[np.ndarray, " 4"], Float[np.ndarray, " 4"]]:
+    """x and y of the corners of a placed map, in the reference; the reference's own where one has no place there."""
+    height, width = moving.size
+    inverse = np.linalg.inv(matrix.numpy(force=True).astype(np.float64))
+    x, y, depth = inverse @ np.array([[0, width - 1, width - 1, 0], [0, 0, height - 1, height - 1], [1, 1, 1, 1]])
+    if (depth > 1e-9).all():
+        return x / depth, y / depth
+    rows, columns = reference.size
+    return np.array([0.0, columns - 1]), np.array([0.0, rows - 1])
+
+
+def _canvas_around(moving: Level, matrix: Float[Tensor, "3 3"], reference: Level, largest: int) -> Canvas:
+    """Where a placed map lies, as far as it is not beyond `largest` around the reference."""
+    sides = []
+    for at, size in zip(_corners_of(moving, matrix, reference), reference.size[::-1], strict=True):
+        margin = max(0, largest - size) // 2
+        begin = max(math.floor(at.min()), -margin)
+        sides.append((begin, max(min(math.ceil(at.max()), size - 1 + margin), begin)))
+    (left, right), (top, bottom) = sides
+    return Canvas(left, top, bottom - top + 1, right - left + 1)
+
+
+def _square_around(
+    moving: Level, matrix: Float[Tensor, "3 3"], reference: Level, largest: int
+) -> tuple[Canvas, tuple[float, float]]:
     """Where a placed map lies, however it is turned about its middle; and that middle (x, y), in the reference."""
-    where = project(torch.linalg.inv(matrix), corners(*moving.size, like=matrix))
-    x, y = where.mean(0).tolist()
-    reach = math.ceil(min(float((where - where.mean(0)).norm(dim=-1).max()), largest / 2)) + 1
-    return Canvas(round(x) - reach, round(y) - reach, 2 * reach + 1, 2 * reach + 1), (x, y)
+    x, y = _corners_of(moving, matrix, reference)
+    middle = float(x.mean()), float(y.mean())
+    reach = math.ceil(min(float(np.hypot(x - middle[0], y - middle[1]).max()), largest / 2)) + 1
+    side = 2 * reach + 1
+    return Canvas(round(middle[0]) - reach, round(middle[1]) - reach, side, side), middle
 
 
 def _laid(
@@ -173,6 +199,9 @@ def _moves(shape: Sequence[int], canvas: Canvas, size: Sequence[int]) -> list[Fl
     return moves
 
 
-def _around_the_placement(shape: Sequence[int], canvas: Canvas, size: Sequence[int]) -> list[Int[np.ndarray, " few"]]:
-    """The rows and the columns of the scores that move the map by one pixel at most."""
-    return [np.flatnonzero(np.abs(moves) <= 1) for moves in _moves(shape, canvas, size)]
+def _own_score(
+    scores: Float[Tensor, "rows columns"], down: Float[np.ndarray, " rows"], right: Float[np.ndarray, " columns"]
+) -> float:
+    """The best score within a pixel of the placement."""
+    rows, columns = (np.flatnonzero(np.abs(moves) <= 1) for moves in (down, right))
+    return float(scores.numpy(force=True)[np.ix_(rows, columns)].max())

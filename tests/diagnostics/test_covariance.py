@@ -215,3 +215,5 @@ def test_covariance_of_normal_equations_at_hand():
     found = covariance_of_normal(jacobian.mT @ jacobian)
     assert found[0, 1].isnan().all() and found[1, 2].isnan().all()
     assert found.isnan().flatten(2).any(-1).sum() == 2
+    for batch, alone in zip(found.flatten(0, 1), (jacobian.mT @ jacobian).flatten(0, 1), strict=True):
+        torch.testing.assert_close(covariance_of_normal(alone), batch, rtol=1e-12, atol=0, equal_nan=True)
