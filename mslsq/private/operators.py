@@ -43,6 +43,12 @@ def arguments_of(operator: Any) -> list[Any]:
     return operator._schema.arguments
 
 
+def has_parts(operator: Any) -> bool:
+    """Is there anything that `operator.decompose` would call: is the operator made of others for autograd?"""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return key in operator.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key)
+
+
 def returns_a_view(operator: Any) -> bool:
     """Does the schema say that a result shares memory with an argument?"""
     return any(result.alias_info is not None for result in operator._schema.returns)

@@ -63,7 +63,7 @@ def without_dead_code(graph: fx.GraphModule) -> None:
     """Take out the nodes whose results nothing needs, but for the check of a factorization, which says that its result
     is half a factor: `rewrites.unchecked` reads it, and torch 2.9 itself takes it for dead."""
     check = torch.ops.aten._linalg_check_errors.default
-    graph.graph.eliminate_dead_code(lambda node: node.is_impure() or node.target is check)
+    graph.graph.eliminate_dead_code(lambda node: bool(node.users) or node.is_impure() or node.target is check)
 
 
 def distinct(tensors: Sequence[Tensor]) -> list[Tensor]:

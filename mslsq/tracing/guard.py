@@ -5,6 +5,7 @@ recorded as whatever the example happened to give, silently wrong for every othe
 tensors depend on the inputs, let values of all others through, and refuse the rest.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -104,13 +105,13 @@ class DependenceMode(DispatchMode):
         for leaf in inputs:
             self.dependent[leaf] = True
 
-    def depends(self, tree: Any) -> bool:
-        return any(isinstance(leaf, Tensor) and leaf in self.dependent for leaf in pytree.leaves(tree))
+    def depends(self, arguments: Iterable[Any]) -> bool:
+        return any(tensor in self.dependent for tensor in tensors_among(arguments))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = operator_name(func)
-        dependent = self.depends((args, kwargs))
+        dependent = self.depends((*args, *kwargs.values()))
         if func is aten._local_scalar_dense.default:
             if dependent:
                 raise DataDependentError("value")
@@ -132,9 +133,8 @@ class DependenceMode(DispatchMode):
         if self.grad_enabled and not torch.is_grad_enabled():
             out = pytree.map_leaves(lambda leaf: aten.detach.default(leaf) if isinstance(leaf, Tensor) else leaf, out)
         if dependent and name not in SHAPE_ONLY:
-            for leaf in pytree.leaves(out):
-                if isinstance(leaf, Tensor):
-                    self.dependent[leaf] = True
+            for tensor in tensors_among((out,)):
+                self.dependent[tensor] = True
         return out
 
     def without_masks(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Tensor | None]:
@@ -154,6 +154,21 @@ class DependenceMode(DispatchMode):
             value = aten.reshape.default(aten.to.dtype(rest[0], x.dtype), [])
             return args, aten.where.self(aten.to.dtype(mask, torch.bool), value, x)
         raise DataDependentError("mask get" if name == "index" else "mask set")
+
+
+def tensors_among(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among what an operator is given or returns; `pytree.leaves` of tensors, lists and numbers made up a
+    fifth of a recording."""
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            yield argument
+        elif type(argument) in (list, tuple):
+            yield from tensors_among(argument)
+        elif type(argument) not in PLAIN:
+            yield from (leaf for leaf in pytree.leaves(argument) if isinstance(leaf, Tensor))
+
+
+PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def select(x: Tensor, index: Any) -> Tensor:

@@ -20,6 +20,7 @@ from mslsq.private import (
     disable_proxy_modes_tracing,
     dispatch_modes,
     get_proxy_mode,
+    has_parts,
     operator_name,
 )
 
@@ -68,6 +69,7 @@ class Recorder(DispatchMode):
         self._constants: dict[int, tuple[Tensor, fx.Node]] = {}
         self._dependent: set[fx.Node] = set()
         """The nodes whose values depend on the inputs."""
+        self._numbers: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def placeholders(self, example: Sequence[Any]) -> list[Any]:
         """The leaves of the example, each an input of the graph."""
@@ -82,17 +84,22 @@ class Recorder(DispatchMode):
         kwargs = kwargs or {}
         if any(kind not in PLAIN for kind in types):
             return NotImplemented  # a subclass first says what it is made of
-        with self:
-            for formula in (self._formulas.get(func), func.decompose):
-                result = NotImplemented if formula is None else formula(*args, **kwargs)
-                if result is not NotImplemented:
-                    return result
+        formulas = [self._formulas.get(func), func.decompose if has_parts(func) else None]
+        if any(formulas):
+            with self:
+                for formula in formulas:
+                    result = NotImplemented if formula is None else formula(*args, **kwargs)
+                    if result is not NotImplemented:
+                        return result
         if func is aten.lift_fresh.default:
             func = aten.lift_fresh_copy.default  # what is written into it later is no constant
         given, named = map_aggregate(args, self._argument), map_aggregate(kwargs, self._argument)
         if torch.Tag.data_dependent_output in func.tags:
             return self._number(func, args, kwargs, (given, named))
-        node = self._graph.call_function(func, given, named)
+        node = self._graph.call_function(func)
+        node.args = given  # given at once, PyTorch would look for symbolic sizes among them: a seventh of a recording
+        if named:
+            node.kwargs = named
         if not self._dependent.isdisjoint(node.all_input_nodes):
             self._dependent.add(node)
         result = func(*args, **kwargs)
@@ -117,7 +124,7 @@ class Recorder(DispatchMode):
             self._describe(result, node)
         elif isinstance(result, (list, tuple)):
             parts = [part for part in result if isinstance(part, Tensor)]
-            node.meta["val"] = [described(part) for part in parts]
+            node.meta["val"] = [self._described(part) for part in parts]
             for number, part in enumerate(result):
                 if isinstance(part, Tensor):
                     of_part = self._graph.call_function(operator.getitem, (node, number))
@@ -129,7 +136,15 @@ class Recorder(DispatchMode):
         self._nodes[tensor] = node
         layout = tensor.shape, tensor.dtype, tensor.requires_grad, tensor.stride()
         node.meta["tensor_meta"] = TensorMetadata(*layout, memory_format=None, is_quantized=False, qparams={})
-        node.meta["val"], node.meta["offset"] = described(tensor), tensor.storage_offset()
+        node.meta["val"], node.meta["offset"] = self._described(tensor), tensor.storage_offset()
+
+    def _described(self, tensor: Tensor) -> Tensor:
+        """A tensor of that shape, dtype and device which takes the memory of one number."""
+        kind = tensor.dtype, tensor.device
+        number = self._numbers.get(kind)
+        if number is None:
+            number = self._numbers[kind] = torch.empty((), dtype=tensor.dtype, device=tensor.device)
+        return number.expand(tensor.shape)
 
     def _argument(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -142,11 +157,6 @@ class Recorder(DispatchMode):
             name = f"_tensor_constant{len(self._constants)}"
             setattr(self._root, name, tensor)
             node = self._graph.get_attr(name)
-            node.meta["val"] = described(tensor)
+            node.meta["val"] = self._described(tensor)
             self._constants[id(tensor)] = tensor, node
         return self._constants[id(tensor)][1]
-
-
-def described(tensor: Tensor) -> Tensor:
-    """A tensor of that shape, dtype and device which takes the memory of one number."""
-    return torch.empty((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
