@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mslsq.interop.scipy.steps import TOO_LONG, Steps
+
 Array = NDArray[Any]
 Workers = int | Callable[..., Any] | None
 SCHEMES = ("2-point", "3-point", "cs")
@@ -34,7 +36,7 @@ class Opaque:
         residual: called with a copy of x, (n,); returns (m,) or a number.
         jac: one of `SCHEMES`, or a function that returns (m, n): an array, a sparse one, or a LinearOperator.
         bounds: (lower, upper), which differences do not leave.
-        diff_step: relative steps of the differences; None for SciPy's.
+        diff_step: relative steps of the differences; None for those of `Steps`.
         sparsity: which entries of the Jacobian can differ from zero, for the differences: (m, n); None for all.
         mapping: like `map`, takes the evaluations of one Jacobian at once; None for one after the other.
     """
@@ -48,6 +50,7 @@ class Opaque:
     nfev: int = 0
     njev: int = 0
     _options: dict[str, Any] = field(default_factory=dict)
+    _steps: Steps = field(default_factory=Steps)
 
     def at(self, x: Array) -> Array:
         """The residuals, in the user's own dtype: differences choose their steps by it."""
@@ -89,8 +92,7 @@ class Opaque:
         if not isinstance(self.jac, str) or self.jac == "cs":
             return None
         eps = float(np.finfo(residual.dtype).eps)
-        relative = eps ** (1 / 2 if self.jac == "2-point" else 1 / 3)
-        steps = relative * np.maximum(1.0, np.abs(x))
+        steps, _ = self._steps.at(x, residual, str(self.jac))
         if self.diff_step is not None:
             own = np.abs(np.asarray(self.diff_step, dtype=float) * x)
             steps = np.where(own > 0, own, steps)
@@ -98,17 +100,34 @@ class Opaque:
         return 4 * eps * float(real @ real) / steps
 
     def _differences(self, x: Array, residual: Array) -> Any:
+        if self.diff_step is not None:
+            return self._differences_by(x, residual, {"rel_step": self.diff_step})
+        self._steps.meet(x, residual)
+        found = self._differences_by(x, residual, self._own_steps(x, residual))
+        if self._steps.lengths is None:  # only a Jacobian tells how long its steps should have been
+            self._steps.learn(found)
+            if self._steps.at(x, residual, str(self.jac))[1] > TOO_LONG:
+                found = self._differences_by(x, residual, self._own_steps(x, residual))
+        self._steps.learn(found)
+        return found
+
+    def _own_steps(self, x: Array, residual: Array) -> dict[str, Any]:
+        """What SciPy is to be told of the steps; nothing where its own are right."""
+        steps, longer = self._steps.at(x, residual, str(self.jac))
+        return {"abs_step": np.where(x >= 0, steps, -steps)} if longer > 1 else {}
+
+    def _differences_by(self, x: Array, residual: Array, steps: dict[str, Any]) -> Any:
         # SciPy has no public name for differences of vectors by all three schemes, with bounds and sparsity; this one
         # is documented there and has kept its arguments since 0.17.
         from scipy.optimize._numdiff import approx_derivative, group_columns
 
         if not self._options:
-            self._options = {"method": self.jac, "rel_step": self.diff_step, "bounds": self.bounds}
+            self._options = {"method": self.jac, "bounds": self.bounds}
             if self.sparsity is not None:
                 self._options["sparsity"] = self.sparsity, group_columns(self.sparsity)
             if self.mapping is not None:
                 self._options["workers"] = self.mapping
-        return approx_derivative(self.residual, x, f0=residual, **self._options)
+        return approx_derivative(self.residual, x, f0=residual, **steps, **self._options)
 
 
 @contextlib.contextmanager
