@@ -187,6 +187,9 @@ def test_what_is_no_tensor_is_told_how_it_becomes_one(given):
 def test_elements_of_groups():
     with pytest.raises(mslsq.errors.ManifoldError, match="from_xyt"):
         mslsq.SE2(1.0, 2.0, 0.3)
+    for given in [(1.0, 2.0, 0.3), (np.array([1.0, 2.0, 0.3]),), (torch.zeros(4),)]:
+        with pytest.raises(mslsq.errors.ManifoldError, match=r"SE2\.from_xyt takes"):
+            mslsq.SE2.from_xyt(*given)
     pose = mslsq.SE2.identity()
     for product in (lambda: pose * pose, lambda: 2 * pose):
         with pytest.raises(mslsq.errors.ManifoldError, match="a @ b"):

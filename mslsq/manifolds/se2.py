@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from mslsq.manifolds.components import cat, stack
 from mslsq.manifolds.lie_group import RigidGroup, normalized
 from mslsq.manifolds.series import half_angle, sine_remainder
 from mslsq.manifolds.so2 import SO2
-from mslsq.manifolds.validation import check_element, check_points, check_tangent
+from mslsq.manifolds.validation import check_element, check_points, check_tangent, check_xyt
 
 
 class SE2(RigidGroup):
@@ -36,8 +36,13 @@ class SE2(RigidGroup):
         return " (x, y, cos, sin); for (x, y, angle) use SE2.from_xyt, for 3 x 3 matrices SE2.from_matrix"
 
     @classmethod
-    def from_xyt(cls, xyt: Float[Tensor, "*batch 3"]) -> Self:
-        """The motion of translation (x, y) and angle t: p -> R(t) p + (x, y). Not the exponential."""
+    def from_xyt(cls, xyt: Float[Tensor, "*batch 3"], *others: Any) -> Self:
+        """The motion of translation (x, y) and angle t: p -> R(t) p + (x, y). Not the exponential.
+
+        Raises:
+            ManifoldError: it is not given one tensor of shape (..., 3).
+        """
+        check_xyt(cls, xyt, *others)
         angle = xyt[..., 2:]
         return cls._wrap(torch.cat([xyt[..., :2], angle.cos(), angle.sin()], -1))
 
