@@ -21,6 +21,9 @@ from mslsq.alignment.result import Alignment, MapStatus, Stage
 from mslsq.alignment.tree import place_by_tree
 from mslsq.alignment.undeclared import IF_SO, undeclared
 
+WELL = 0.9
+"""Correlation from which a border of one value can hardly do harm (by one, 0.087 px and not 0.023 at 0.69)."""
+
 
 def align(
     maps: Sequence[Any],
@@ -195,9 +198,12 @@ def align(
 
 
 def _name_undeclared(draft: Draft, prepared: Sequence[Prepared | None]) -> None:
-    """Add to the reason of a map that found no place that it, or the reference, may hold a number for no data."""
-    unplaced = (*ASKED_AGAIN, MapStatus.AMBIGUOUS)
-    for index in (index for index, state in enumerate(draft.states) if state in unplaced):
+    """Add to the reason of a map that found no place, or one where it correlates badly, that it, or the reference, may
+    hold a number for no data."""
+    unplaced, ncc = (*ASKED_AGAIN, MapStatus.AMBIGUOUS), draft.entries["ncc"]
+    for index, state in enumerate(draft.states):
+        if state not in unplaced and not (state == MapStatus.ALIGNED and ncc[index] < WELL):
+            continue
         for one, what in ((index, "this map"), (draft.reference, "the reference")):
             raster = prepared[one]
             found = None if raster is None else undeclared(raster.values, raster.mask, frames=True)

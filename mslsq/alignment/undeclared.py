@@ -48,28 +48,27 @@ def undeclared(
     """The least or the largest number of a map where it repeats exactly, and lies farther from all others than they
     from each other; None where there is none. With `frames` one that covers a part of the border, too, however near
     others are."""
-    total = int(known.count_nonzero())
-    ends = (values if total == known.numel() else values[:, known]).aminmax()
-    for number in ends:
-        equal = known & (values == number).all(0)
-        count = int(equal.count_nonzero())
+    raster, mask = values.numpy(), known.numpy()  # in which such passes take a third of the time
+    total = int(np.count_nonzero(mask))
+    data = raster if total == mask.size else raster[:, mask]
+    for number in (float(data.min()), float(data.max())):
+        equal = mask & (raster == number).all(0)
+        count = int(np.count_nonzero(equal))
         if count < max(FEWEST, SHARE * total) or count == total:
             continue
-        others = values[:, known & ~equal].reshape(-1)
-        step = max(1, others.numel() // LOOKED_AT)
-        if len(others[::step].unique()) < VALUES:
+        others = raster[:, mask & ~equal].ravel()
+        if len(np.unique(others[:: max(1, others.size // LOOKED_AT)])) < VALUES:
             continue
         low, high = float(others.min()), float(others.max())
-        gap = max(low - float(number), float(number) - high)
-        found = Undeclared(float(number), count / total, gap / (high - low))
+        found = Undeclared(number, count / total, max(low - number, number - high) / (high - low))
         if found.apart > 1.0 or (frames and _at_border(equal) > FRAME * total):
             return found
     return None
 
 
-def _at_border(equal: Bool[Tensor, "height width"]) -> int:
+def _at_border(equal: Bool[np.ndarray, "height width"]) -> int:
     """How many of these pixels hang together with the border."""
     parts = np.empty(equal.shape, np.int32)
-    ndimage.label(equal.numpy(), output=parts)
+    ndimage.label(equal, output=parts)
     border = {int(one) for side in (parts[0], parts[-1], parts[:, 0], parts[:, -1]) for one in side} - {0}
     return sum(int((parts == one).sum()) for one in border)

@@ -115,3 +115,14 @@ def test_windows_know_it_too(maps, tmp_path):
     values, known = file.read(0, 0, 60, 60, factor=2)
     assert int(known.sum()) == 48 * 48
     assert values[0, known].min() > 50
+
+
+def test_black_corners_that_leave_a_map_its_place_are_named_too(maps):
+    a, b = maps[0], maps[1].copy()
+    rows, columns = np.indices(b.shape)
+    b[(rows + columns < 30) | (rows + columns > 205)] = 0.0
+    result = align([a, b], model="translation")
+    assert result.status[1] == MapStatus.ALIGNED
+    assert result.ncc[1] < 0.9
+    assert "of this map hold exactly 0" in result.reasons[1]
+    assert "of the reference" not in result.reasons[1]
