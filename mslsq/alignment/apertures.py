@@ -43,9 +43,19 @@ def independent(
     >>> independent(np.array([corner, corner, edge]), np.array([[0.0, 0], [1, 0], [2, 0]]), all_of_it)
     3.0
     """
+    return independent_both(slopes, at, agreement)[arcs]
+
+
+def independent_both(
+    slopes: Float[np.ndarray, "blocks 3"], at: Float[np.ndarray, "blocks 2"], agreement: Float[np.ndarray, " blocks"]
+) -> tuple[float, float]:
+    """`independent` where the next piece of an arc says something of its own, and where it does not (`arcs`)."""
     components, edges = _seen(slopes)
-    own = (components > 0) - _continued(edges, at, arcs) + np.maximum(components - 1, 0)
-    return float((agreement * np.minimum(own, 1)).sum())
+    counts = []
+    for continued in _continued(edges, at):
+        own = (components > 0) - continued + np.maximum(components - 1, 0)
+        counts.append(float((agreement * np.minimum(own, 1)).sum()))
+    return counts[0], counts[1]
 
 
 def _seen(slopes: Float[np.ndarray, "blocks 3"]) -> tuple[Float[np.ndarray, " blocks"], Float[np.ndarray, "blocks 2"]]:
@@ -64,11 +74,11 @@ def _seen(slopes: Float[np.ndarray, "blocks 3"]) -> tuple[Float[np.ndarray, " bl
 
 
 def _continued(
-    edges: Float[np.ndarray, "blocks 2"], at: Float[np.ndarray, "blocks 2"], arcs: bool
-) -> Float[np.ndarray, " blocks"]:
+    edges: Float[np.ndarray, "blocks 2"], at: Float[np.ndarray, "blocks 2"]
+) -> tuple[Float[np.ndarray, " blocks"], Float[np.ndarray, " blocks"]]:
     """How far each block shows the edge that another block shows, further on along it: 1 of one straight edge, 0 of
-    edges at 45° to each other, of a corner, and of the last block. Of `arcs` also how far its direction is the one
-    halfway between those of the blocks before and behind it."""
+    edges at 45° to each other, of a corner, and of the last block. And the same of arcs, too: how far its direction is
+    the one halfway between those of the blocks before and behind it."""
     place = at.astype(np.int64) + 1
     number = np.full(place.max(0, initial=0) + 2, -1)
     number[*place.T] = np.arange(len(place))
@@ -81,15 +91,13 @@ def _continued(
     order = np.argsort(-cosines, 0)
     ahead, behind = (_seen_at(order[part], cosines, there, edges) for part in (slice(2), slice(-2, None)))
     alike = (edges * ahead).sum(-1).max(0)
-    if not arcs:
-        return np.maximum(alike, 0.0)
     # Halfway between the two directions, and as much of an edge as the lesser of both.
     one, other = ahead[:, None], behind[None]
     strength = [np.linalg.norm(around, axis=-1, keepdims=True) for around in (one, other)]
     tiny = np.finfo(np.float64).tiny
     middle = one / np.maximum(strength[0], tiny) + other / np.maximum(strength[1], tiny)
     middle *= np.minimum(*strength) / np.maximum(np.linalg.norm(middle, axis=-1, keepdims=True), 1e-9)
-    return np.maximum(np.maximum(alike, (edges * middle).sum(-1).max((0, 1))), 0.0)
+    return np.maximum(alike, 0.0), np.maximum(np.maximum(alike, (edges * middle).sum(-1).max((0, 1))), 0.0)
 
 
 def _seen_at(

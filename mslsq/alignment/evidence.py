@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mslsq.alignment.apertures import independent
+from mslsq.alignment.apertures import independent_both
 from mslsq.alignment.measures import middle_of
 from mslsq.alignment.noise import reliability
 from mslsq.alignment.pair_level import PairLevel
@@ -107,7 +107,7 @@ def _agreement(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
     middles = [middle_of(one) for one in (asked.correlation, asked.reliability)]
     # As well as half of them do: noise, and what a metric makes of values, lower them all.
     agreement = (asked.correlation / max(middles[0], 1e-3)).clip(0, 1)
-    once, each = (independent(asked.slopes, asked.at, agreement, arcs) for arcs in (True, False))
+    each, once = independent_both(asked.slopes, asked.at, agreement)
     return Evidence(middles[0], count, middles[1], once, each)
 
 

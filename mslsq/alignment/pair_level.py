@@ -116,12 +116,7 @@ class PairLevel:
         half a turn per sample, along rows, columns or both. Behind a Gaussian of s samples both factors fall off as
         exp(-s²k²/2), so that at most exp(-s²π²/4) of an amplitude is left there: 0.085 of 1 px, 1.5 % of a variance.
         """
-        return self.sparser if self.noise.square >= self.stride**2 else self
-
-    @cached_property
-    def sparser(self) -> "PairLevel":
-        """Every second sample in both directions, whatever that loses; the level itself where it is small."""
-        if self.known.numel() < THINNED:
+        if self.noise.square < self.stride**2 or self.known.numel() < THINNED:
             return self
         planes = self.planes.reshape(-1, *self.grid)[:, ::2, ::2]
         grid = planes.shape[1], planes.shape[2]

@@ -73,7 +73,7 @@ def _moved_to(pair: Pair, estimate: Estimate, rival: Standing, first: int) -> Fl
     other, finest = warp @ turn @ translation(-x, -y, warp), pair.levels[first]
     for level in reversed([level for level in pair.levels[first + 1 :] if level.factor < rival.factor]):
         around = [other @ translation(level.factor * right, level.factor * down, warp) for right, down in AROUND]
-        fits = [level.sparser.overlapping(pair.frame.from_pixels(at))["ncc"] for at in around]
+        fits = [level.overlapping(pair.frame.from_pixels(at))["ncc"] for at in around]
         other = around[fits.index(max(fits))]
         if level.index == first + 1 and max(fits) < ALIKE:
             return None
