@@ -108,9 +108,11 @@ def _survey(values: Float[Tensor, "channels height width"], known: Bool[Tensor, 
 
 
 def _of_this_machine(raw: Any) -> np.ndarray:
-    """An array that PyTorch can read: contiguous, and of this machine's order of bytes (FITS has the other)."""
-    array = np.ascontiguousarray(raw)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    """An array that PyTorch can read: contiguous, of this machine's order of bytes (FITS has the other), and one that
+    may be written to."""
+    array = np.ascontiguousarray(np.ma.getdata(raw))
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array if array.flags.writeable else array.copy()
 
 
 def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
@@ -130,6 +132,8 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
             given = f"(Its mask has shape {tuple(mask.shape)}, the map {tuple(known.shape)}.)"
             return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} {given}"
         known = mask.cpu() != 0
+    if isinstance(raw, np.ma.MaskedArray):  # as rasterio reads with masked=True
+        known = known & torch.from_numpy(~np.ma.getmaskarray(raw).reshape(values.shape).any(0))
     survey = _survey(values, known)
     if survey.count == 0:
         return None, MapStatus.NO_DATA, ""

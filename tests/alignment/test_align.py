@@ -171,6 +171,26 @@ def test_arrays_of_the_other_order_of_bytes_are_maps_as_others_are(shifted):
     assert torch.equal(result.transforms, place([shifted.reference, shifted.moving]).transforms)
 
 
+def test_the_mask_of_a_masked_array_is_heeded(shifted):
+    """As rasterio reads with masked=True: what is below a mask was taken for data, 0.3 of a correlation less."""
+    hidden = shifted.moving.numpy().copy()
+    hidden[20:50, 30:60] = hidden.max()
+    mask = np.zeros(hidden.shape, dtype=bool)
+    mask[20:50, 30:60] = True
+    expected = place([shifted.reference, shifted.moving], masks=[torch.ones(mask.shape), torch.from_numpy(~mask)])
+    for masked in (np.ma.masked_array(hidden, mask), np.ma.masked_array(np.stack([hidden] * 2), np.stack([mask] * 2))):
+        result = place([shifted.reference, masked])
+        assert torch.allclose(result.transforms, expected.transforms, rtol=0, atol=1e-9)
+        assert result.overlap[1] == expected.overlap[1]
+
+
+def test_an_array_that_must_not_be_written_to_is_a_map(shifted, recwarn):
+    locked = shifted.moving.numpy().copy()
+    locked.flags.writeable = False
+    assert place([shifted.reference, locked]).status[1] == MapStatus.ALIGNED
+    assert not recwarn.list
+
+
 def test_one_raster_where_a_list_of_rasters_belongs_is_an_error(shifted):
     with pytest.raises(AlignmentOptionError, match="list of rasters"):
         place(shifted.reference)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,10 +38,14 @@ def joined(t: Any, y: Any, p0: Any, sigma: Any, mask: Any, in_dims: Any) -> Join
     """
     leaves, structure = pytree.flatten(y)
     if not leaves or not all(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves):
-        given = next((type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)), "")
+        other = next((leaf for leaf in leaves if not isinstance(leaf, Tensor)), None)
+        given = "" if other is None else type(other).__name__
+        write = "torch.as_tensor(y)"
+        if isinstance(other, np.ma.MaskedArray):  # as_tensor would take what is masked for data
+            write = "torch.as_tensor(y.data), and mask=torch.as_tensor(~np.ma.getmaskarray(y))"
         raise DtypeError(
             "y must be a real floating-point tensor, or a pytree of them, one for each set of data"
-            f"{given and f', not {given}: write torch.as_tensor(y)'}."
+            f"{given and f', not {given}: write {write}'}."
         )
     if len({leaf.dtype for leaf in leaves}) > 1:
         raise DtypeError(f"The sets of data have different dtypes: {', '.join(str(leaf.dtype) for leaf in leaves)}.")

@@ -80,6 +80,9 @@ def measured(xdata: Any, ydata: Any, sigma: Any, check_finite: bool | None, nan_
         ValueError: they are empty, not finite, or sigma does not fit them.
     """
     check = nan_policy is None if check_finite is None else check_finite
+    for name, given in (("xdata", xdata), ("ydata", ydata), ("sigma", sigma)):
+        if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):  # SciPy takes what is masked for data
+            raise ValueError(f"`{name}` has masked numbers, which would be fitted: pass those of ydata[~ydata.mask].")
     # Float32 is not enough for finite differences.
     y = np.asarray(ydata, dtype=float)
     x = np.asarray(xdata, dtype=float) if isinstance(xdata, (list, tuple, np.ndarray)) else xdata

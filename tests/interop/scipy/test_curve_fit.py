@@ -1,6 +1,7 @@
 """`curve_fit` on NumPy functions, and the rule by which a model is one of tensors."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,3 +109,14 @@ def test_what_cannot_be_estimated_is_infinite():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         curve_fit(decay, X, Y)
+
+
+def test_numbers_below_a_mask_are_not_fitted():
+    """SciPy's own takes them for data, without a word."""
+    hidden: Any = np.ma.masked_array(np.where(X > 3, -9999.0, Y), X > 3)
+    with pytest.raises(ValueError, match=r"ydata\[~ydata\.mask\]"):
+        curve_fit(decay, X, hidden)
+    with pytest.raises(mslsq.errors.DtypeError, match=r"mask=torch\.as_tensor\(~np\.ma\.getmaskarray\(y\)\)"):
+        mslsq.curve_fit(lambda x, p: p[0] * torch.exp(-p[1] * x) + p[2], torch.from_numpy(X), hidden, torch.ones(3))
+    unmasked = curve_fit(decay, X, np.ma.masked_array(Y))[0]
+    np.testing.assert_allclose(unmasked, curve_fit(decay, X, Y)[0], rtol=1e-12)
