@@ -189,3 +189,21 @@ report(mslsq.least_squares(residual, torch.tensor([1.0, 0.5]), solver=solver).va
         for line in printed_by(CALLS["forward mode"] + code)
     )
     assert torch.allclose(plain, compiled, rtol=1e-8, atol=0)
+
+
+@pytest.mark.slow
+def test_residuals_compiled_by_torch_are_solved_in_a_fresh_process():
+    """Dynamo, which `torch.compile` imports, looked into what stands for it before: an AssertionError."""
+    code = """
+import functools
+def decay(p, rate=1.3):
+    return 3 * p[0] * torch.exp(-rate * p[1] * x) - y
+for rate in (1.3, 2.0):
+    own = functools.partial(decay, rate=rate)
+    compiled = torch.compile(lambda p, rate=rate: decay(p, rate), backend="eager")
+    for function in (own, compiled):
+        report(mslsq.least_squares(function, torch.tensor([1.0, 0.5])).value)
+"""
+    plain, compiled, plain_again, compiled_again = printed_by(code)
+    assert plain == compiled
+    assert plain_again == compiled_again

@@ -40,6 +40,10 @@ def hidden_from_dynamo(function: Any, reason: str) -> None:
     """Mark a function as `torch.compiler.disable` does, without importing Dynamo, which takes two seconds."""
     function._torchdynamo_disable = True
     function._torchdynamo_disable_msg = reason
+    of_frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    skip: Any = getattr(getattr(of_frames, "_FrameAction", None), "SKIP", None)
+    if skip is not None:  # the mark says nothing of a frame that PyTorch enters while Dynamo looks at frames
+        of_frames.set_code_exec_strategy(function.__code__, of_frames._FrameExecStrategy(skip, skip))
 
 
 def spare_dynamo(function: Any, without: Callable[..., Any] | None = None) -> None:
