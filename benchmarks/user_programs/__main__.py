@@ -6,10 +6,20 @@ that the solution has no derivative, or is no minimum. Everything else is to be 
 
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
 
-from user_programs import MODULES, compared
+from user_programs import MODULES, compared, states
 
-names = [name for name in compared.PROGRAMS if not sys.argv[1:] or any(word in name for word in sys.argv[1:])]
-kinds = Counter([compared.run(name) for name in names])
+
+def chosen(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not sys.argv[1:] or any(word in name for word in sys.argv[1:])]
+
+
+judges: dict[str, Callable[[], str]] = {name: partial(compared.run, name) for name in compared.PROGRAMS}
+judges |= {name: partial(compared.reported, name, partial(states.judged, name)) for name in states.STATES}
+judges["threads"] = partial(compared.reported, "threads", lambda _: states.in_threads())
+names = chosen(judges)
+kinds = Counter([judges[name]() for name in names])
 found = ", ".join(f"{kinds[kind]} {kind}" for kind in ("agrees", "told", "refused", "look"))
 print(f"{len(names)} programs of {len(MODULES)} files: {found}")

@@ -193,12 +193,17 @@ def _polished(program: Program, solved: Tensor, args: tuple[Any, ...]) -> Tensor
 
 
 def run(name: str) -> str:
-    """Judge a program, and print what is to be looked at and what was said: "agrees", "told", "refused" or "look"."""
+    """Judge a program by SciPy and by differences."""
+    return reported(name, lambda said: judged(PROGRAMS[name], said))
+
+
+def reported(name: str, judge: Callable[[Callable[[], bool]], str]) -> str:
+    """Print what is to be looked at and what was said: "agrees", "told", "refused" or "look"."""
     started, found = time.process_time(), ""
     with warnings.catch_warnings(record=True) as seen, contextlib.suppress(KeyboardInterrupt):
         warnings.simplefilter("always")
         try:
-            found = judged(PROGRAMS[name], lambda: any(issubclass(one.category, TOLD) for one in seen))
+            found = judge(lambda: any(issubclass(one.category, TOLD) for one in seen))
             kind = "agrees" if not found else "told" if found.startswith("(") else "look"
         except tuple(REFUSALS) as error:
             kind, found = "refused", f"{type(error).__name__}: {error}"

@@ -3,13 +3,13 @@
 import torch
 from torch import nn
 
-from user_programs.compared import F64, P2, T, Y, case
+from user_programs.compared import F64, P2, T, Y, case, vector
 
 torch.manual_seed(3)
 net = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1)).double()
 
 
-@case(P2, T, Y)
+@case(P2, T, Y, truth=vector(0.9, 0.8))
 def network_inside(p, t, y):
     return net(p[0] * t[:, None])[:, 0] * p[1] - y
 
@@ -54,7 +54,7 @@ def lstm_seq(p, t, y):
 bil = nn.Bilinear(2, 2, 1).double()
 
 
-@case(P2, T, Y)
+@case(P2, T, Y, truth=vector(1.0, 0.5))
 def bilinear(p, t, y):
     a = torch.stack([p[0] * t, t], 1)
     b = torch.stack([t, p[1] * t], 1)
@@ -81,7 +81,7 @@ def convolution(p, t, y):
 ln = nn.LayerNorm(20).double()
 
 
-@case(P2, T, Y)
+@case(P2, T, Y, truth=vector(0.3, 1.2))
 def layernorm(p, t, y):
     return p[0] * ln(torch.exp(p[1] * t)) - y
 

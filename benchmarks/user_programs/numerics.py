@@ -5,12 +5,12 @@ import torch
 from user_programs.compared import F64, P2, P3, T, Y, case, vector
 
 
-@case(P3, T, Y)
+@case(P3, T, Y, truth=vector(1.2, 0.6, 0.2))
 def lgamma_model(p, t, y):
     return p[0] * torch.lgamma(t + 1.5 + p[1] ** 2) + p[2] - y
 
 
-@case(P2, T, Y)
+@case(P2, T, Y, truth=vector(1.0, 0.9))
 def digamma_model(p, t, y):
     return p[0] * torch.digamma(t + 1 + p[1] ** 2) - y
 
@@ -30,7 +30,7 @@ def lognormcdf(p, t, y):
     return p[0] * torch.special.log_ndtr(p[1] * t - 1) + y
 
 
-@case(P2, T, Y)
+@case(P2, T, Y, truth=vector(1.0, 0.9))
 def ndtri_model(p, t, y):
     return p[0] * torch.special.ndtri(torch.sigmoid(p[1] * t)) - y
 
@@ -45,7 +45,7 @@ def entr_model(p, t, y):
     return torch.special.entr(torch.sigmoid(p[0] * t)) + p[1] - y
 
 
-@case(P2, T, Y)
+@case(P2, T, Y, truth=vector(0.8, 0.5))
 def multigamma(p, t, y):
     return torch.special.multigammaln(t + 3 + p[0] ** 2, 2) * p[1] - y
 
@@ -70,12 +70,12 @@ def float_power_model(p, t, y):
     return torch.float_power(t, p[1]) * p[0] - y
 
 
-@case(P2, torch.linspace(0, 2, 20, dtype=F64), Y)
+@case(P2, torch.linspace(0, 2, 20, dtype=F64), Y, truth=vector(1.1, 0.8))
 def power_with_zero(p, t, y):
     return t ** p[1] * p[0] - y
 
 
-@case(vector(1.2, 0.7, 0.1), torch.linspace(0, 2, 20, dtype=F64), Y)
+@case(vector(1.2, 0.7, 0.1), torch.linspace(0, 2, 20, dtype=F64), Y, truth=vector(1.2, 1.5, 0.4))
 def michaelis_hill(p, t, y):
     return p[0] * t ** p[1] / (p[2].abs() + t ** p[1]) - y
 
@@ -107,12 +107,12 @@ def fft_model(p, t, y):
     return torch.fft.irfft(torch.fft.rfft(torch.exp(-p[1] * t)) * p[0], n=20) - y
 
 
-@case(P2, T, Y)
+@case(P2, T, Y, truth=vector(1.1, 0.9))
 def fft_convolve(p, t, y):
     k = torch.exp(-((torch.arange(5, dtype=p.dtype) - 2) ** 2) / (2 * p[1] ** 2))
     k = k / k.sum()
     n = 24
-    return p[0] * torch.fft.irfft(torch.fft.rfft(y.flip(0), n) * torch.fft.rfft(k, n), n)[2:22] - y
+    return p[0] * torch.fft.irfft(torch.fft.rfft(torch.sin(4 * t), n) * torch.fft.rfft(k, n), n)[2:22] - y
 
 
 @case(P2, T, Y)

@@ -32,7 +32,7 @@ def module_with_buffer(p, t, y):
 norm = nn.BatchNorm1d(2, track_running_stats=False).double()
 
 
-@case(P2, T, Y)
+@case(P2, T, Y, truth=vector(1.0, 0.8))
 def batch_norm_of_a_batch(p, t, y):
     return norm(torch.stack([torch.exp(p[0] * t), t**2], 1))[:, 0] * p[1] - y
 
@@ -247,7 +247,7 @@ def split_into_a_list(p, t, y):
     return [p[0] * torch.exp(-p[1] * part) - own for part, own in zip(t.chunk(4), y.chunk(4), strict=True)]
 
 
-@case(P2, T, Y)
+@case(P2, T, Y, truth=vector(1.4, 0.5))
 def try_and_except(p, t, y):
     try:
         scale = torch.linalg.inv(torch.stack([p, p.flip(0)]))[0, 0]

@@ -193,7 +193,9 @@ def gaussian_process_draws(p, t, y):
     k = torch.sigmoid(p[0]) * torch.exp(-0.5 * (t[:, None] - t) ** 2 / p[1] ** 2) + (
         0.05 + torch.sigmoid(p[2])
     ) * torch.eye(20, dtype=F64)
-    return torch.linalg.solve_triangular(torch.linalg.cholesky(k), y[:, None], upper=False)[:, 0]
+    factor = torch.linalg.cholesky(k)
+    whitened = torch.linalg.solve_triangular(factor, y[:, None], upper=False)[:, 0]
+    return torch.cat([whitened, torch.sqrt(2 * torch.log(torch.diagonal(factor)) + 8)])
 
 
 @case(vector(0.1, 1.0, 0.5), T, Y)

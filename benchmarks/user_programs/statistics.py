@@ -46,9 +46,9 @@ def cross_prod(p, t, y):
     return torch.linalg.cross(p.expand(6, 3), y[:18].reshape(6, 3))[:, 0] - 0.1 + p[0]
 
 
-@case(vector(0.8, 0.4), T, Y)
+@case(vector(0.8, 0.4), T, Y, truth=vector(0.7, 0.5))
 def addcmul_(p, t, y):
-    return torch.addcmul(t, p[0].expand(20), y, value=0.5) * p[1] - y
+    return torch.addcmul(t, p[0].expand(20), t.sin(), value=0.5) * p[1] - y
 
 
 @case(vector(0.8, 0.4), T, Y)
