@@ -1,5 +1,7 @@
 """What to write instead of what PyTorch cannot evaluate inside of a residual, told by what PyTorch says of it."""
 
+import torch
+
 OF_AUTOGRAD = (
     "does not require grad and does not have a grad_fn",
     "You are attempting to call Tensor.requires_grad_()",
@@ -40,8 +42,18 @@ OF_SPARSE = (
 """In what PyTorch says of sparse tensors under its transforms."""
 
 
+OF_DEVICES = "is not on the expected device", "Expected all tensors to be on the same device"
+"""In what PyTorch says of an operation on tensors of two devices."""
+
+
 def remedy(error: BaseException) -> str:
     """What to write instead; empty for errors of which nothing is known."""
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in OF_DEVICES):
+        return (
+            "The residual combines tensors of two devices. Those that it makes are on the default device "
+            f"({torch.get_default_device()}): write device=p.device, or torch.zeros_like(p), where p are the variables; "
+            "what it reads from outside belongs on the device of x0 and the data."
+        )
     if isinstance(error, RuntimeError) and any(words in str(error) for words in OF_STATISTICS):
         return (
             "A residual must not write into tensors that exist outside of it. A batch normalization in training mode "

@@ -140,3 +140,14 @@ def test_every_tensor_that_the_library_makes_says_its_device(room):
                 if of_torch and node.func.attr in MAKERS and not says:
                     silent.append(f"{file.relative_to(PACKAGE)}:{node.lineno}")
     assert not silent
+
+
+def test_a_tensor_that_the_residual_makes_on_another_default_device_is_named():
+    """It was PyTorch's "Tensor on device meta is not on the expected device cpu!"."""
+    start, y = torch.ones(2), torch.arange(4.0)
+    torch.set_default_device("meta")
+    try:
+        with pytest.raises(mslsq.errors.ProblemError, match=r"two devices.*default device \(meta\).*device=p.device"):
+            mslsq.least_squares(lambda p, y: p[0] - y * torch.ones(4), start, (y,))
+    finally:
+        torch.set_default_device(None)
