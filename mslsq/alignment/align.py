@@ -11,6 +11,7 @@ from mslsq.alignment.coordinates import Georeference
 from mslsq.alignment.coordinates.results import checked_georeferences, in_world, lattice_of
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.joint import place_jointly
+from mslsq.alignment.light import with_light
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.metrics import Metric, SquaredDifference
 from mslsq.alignment.options import AUTO, AlignmentOptionError, checked_options
@@ -184,7 +185,8 @@ def align(
     if states[reference].ok and draft.waiting and together:
         links = place_jointly(linker, draft, starts)
     elif states[reference].ok:
-        place_by_tree(linker.link if metric != AUTO else Choice(linker).first, draft, starts)
+        by_values = lambda *pair: with_light(linker, linker.link(*pair))  # noqa: E731
+        place_by_tree(by_values if metric != AUTO else Choice(linker).first, draft, starts)
     if states[reference].ok and metric == AUTO:
         place_by_edges(Choice(linker), draft, starts)
     if options.bends and states[reference].ok:

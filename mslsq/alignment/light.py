@@ -1,0 +1,96 @@
+"""Where values leave residuals that vary slowly over the map, as light does: the place without them.
+
+Least squares spends the place on what gain and bias do not explain: a vignette that both maps have, or a lamp beside
+one, moved it by up to a pixel, five stated errors. So the means of blocks are taken from the residuals, and the next
+solve ends where the rest of them has it; the means are those at the place that is left, so that this is done again
+until little more is to come. What is still to come, as a geometric series has it, is added to the error that is stated.
+(`metric="auto"` asks edges there, which light leaves alone.)
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.alignment.along_curves import UNEVEN
+from mslsq.alignment.choosing import NEAR
+from mslsq.alignment.estimate import Estimate, sane
+from mslsq.alignment.evenness import SIDE, unevenness
+from mslsq.alignment.linking import Linked, Linker
+from mslsq.alignment.metrics import SquaredDifference
+from mslsq.alignment.pair_level import PairLevel
+from mslsq.alignment.refine import refine
+from mslsq.alignment.spread import residual_at
+
+STEPS, ROUNDS = 10, 4
+"""Of each solve, which begins near its end; and solves at most."""
+
+SETTLED = 0.2
+"""Standard errors: after a shorter way no other solve follows."""
+
+SHRINKS = 0.75
+"""At most, by what each way is shorter than the one before."""
+
+
+def with_light(linker: Linker, linked: Linked) -> Linked:
+    """The same pair without what varies slowly in its residuals: of values, as they are or inverted, where the model
+    fits and parts agree."""
+    placed = linked.placed
+    values = linker.options.metric in (SquaredDifference(), SquaredDifference(inverted=True))
+    if not (placed.status.ok and values) or linker.options.bends or placed.fitting or placed.drift > 0:
+        return linked
+    level = linker.finest(linked.fixed, linked.moving)
+    share = unevenness(level, placed.estimate)
+    if share < UNEVEN:
+        return linked
+    there, ways = _without_means(linker, linked, level)
+    moved = linker.apart(there, linked)
+    settles = bool(ways) and ways[-1] <= ways[0] and moved <= NEAR * max(level.size)
+    shrinks = min(ways[-1] / ways[-2], SHRINKS) if len(ways) > 1 and ways[-2] > 0 else SHRINKS
+    rest = ways[-1] * shrinks / (1 - shrinks) if settles else moved
+    sigma = math.hypot(placed.corner_sigma, rest)
+    why = f" Of its residuals {share:.0%} vary slowly over the map, as light does or a curve of values: "
+    why += f"without them it lies {moved:.2g} px away" + (", and is placed there." if settles else ".")
+    found = there if settles else linked
+    stated = replace(
+        found.placed,
+        covariance=placed.covariance * (sigma / placed.corner_sigma) ** 2,
+        corner_sigma=sigma,
+        reason=placed.reason + why,
+    )
+    return replace(found, placed=stated)
+
+
+def _without_means(linker: Linker, linked: Linked, level: PairLevel) -> tuple[Linked, list[float]]:
+    """Where solves without the means of blocks end, one after the other, and the pixels at the corners between them.
+    Gain and bias stay: the means are as much theirs."""
+    options, frame, ways, at = linker.comparison, linker.frame(linked.fixed), [], linked
+    freedom = level.planes.new_tensor(options.freedom)
+    estimate = linked.placed.estimate
+    for _ in range(ROUNDS):
+        even = replace(level, planes=level.planes + _means_of_blocks(level, estimate), _last={})
+        (found,) = refine([estimate], even, options.model, None, freedom, STEPS, "finest")
+        if not sane(found.estimate):
+            break
+        estimate = found.estimate
+        placed = replace(at.placed, warp=estimate.matrix)
+        there = replace(at, placed=placed, transform=frame.to_pixels(estimate.matrix))
+        ways.append(linker.apart(there, at))
+        at = there
+        if ways[-1] < SETTLED * linked.placed.corner_sigma:
+            break
+    return at, ways
+
+
+def _means_of_blocks(level: PairLevel, estimate: Estimate) -> Float[Tensor, "channels n"]:
+    """At each sample the mean of the residuals of its block."""
+    residual, valid = residual_at(estimate, level)
+    known = valid.to(residual.dtype)
+    seen = torch.cat([(residual * known[:, None]).T, known[None]]).reshape(-1, *level.grid)[:, None]
+    sums = torch.nn.functional.avg_pool2d(seen, SIDE, ceil_mode=True, divisor_override=1)[:, 0]
+    means = sums[:-1] / sums[-1:].clamp(min=1.0)
+    height, width = level.grid
+    at_samples = means.repeat_interleave(SIDE, 1)[:, :height].repeat_interleave(SIDE, 2)[:, :, :width]
+    return at_samples.reshape(len(means), -1)
