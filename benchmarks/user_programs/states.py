@@ -230,7 +230,7 @@ def helper(x):
 
 
 @changing
-def helper_bound_anew():
+def helper_replaced():
     def residual(p, t, y):
         return p[0] * helper(p[1] * t) - y
 

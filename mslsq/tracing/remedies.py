@@ -51,8 +51,8 @@ def remedy(error: BaseException) -> str:
     if isinstance(error, RuntimeError) and any(words in str(error) for words in OF_DEVICES):
         return (
             "The residual combines tensors of two devices. Those that it makes are on the default device "
-            f"({torch.get_default_device()}): write device=p.device, or torch.zeros_like(p), where p are the variables; "
-            "what it reads from outside belongs on the device of x0 and the data."
+            f"({torch.get_default_device()}): write device=p.device, or torch.zeros_like(p), of the variables p; "
+            "what it reads belongs on the device of x0 and the data."
         )
     if isinstance(error, RuntimeError) and any(words in str(error) for words in OF_STATISTICS):
         return (
