@@ -13,6 +13,10 @@ from torch import Tensor
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Matrix
 from mslsq.linear.storage import DenseNormal, Storage, Triangle, Vector
 
+LEAST_PIVOT = 8.0
+"""A pivot of n rows below n times as many units in the last place of what stood there before elimination is rounding.
+Of 40 starts of a fit with a free gauge 21 had a derivative with one unit, 2 with eight (AVX2)."""
+
 
 class DenseSolver(LinearSolver):
     """Base of the dense solvers: the adjoint's factors are LAPACK's, whatever takes the steps."""
@@ -26,7 +30,7 @@ class DenseSolver(LinearSolver):
         pivots = factor.diagonal(dim1=-2, dim2=-1) ** 2
         # A pivot that is only rounding of what stood there before elimination: singular to working precision.
         before = matrix.diagonal(dim1=-2, dim2=-1)
-        regular = (pivots > torch.finfo(matrix.dtype).eps * matrix.shape[-1] * before).all(-1)
+        regular = (pivots > LEAST_PIVOT * torch.finfo(matrix.dtype).eps * matrix.shape[-1] * before).all(-1)
         definite = (finite & found & regular).all(-1)
         return DefiniteFactor(torch.where(definite[:, None, None, None], factor, eye), definite)
 
