@@ -161,6 +161,13 @@ def _doubt(
     """What speaks against a placement by itself: its detail, or a solve without an end (None where that says
     nothing)."""
     found = weighing.found
+    if weighing.marks:
+        why = (
+            f"(It lies on the same pixels as before, and beside its strongest blocks agrees by {weighing.others:.2f}: "
+            "what agrees may be marks of an instrument, as hot pixels, axes or a header. Mask them, or say "
+            'init="identity" if both were seen from one place.)'
+        )
+        return MapStatus.AMBIGUOUS, why
     if weighing.others is not None:
         why = (
             f"(The {found.blocks} strongest blocks may show one form that both maps have in common; the others agree "
