@@ -8,6 +8,7 @@ kind is imported. Figures are medians of processor time, in ms.
 """
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -52,7 +53,7 @@ def outside(program: str, side: str) -> dict[str, float]:
 
 def inside(program: str, side: str) -> dict[str, float]:
     """Import, make the problem, solve and differentiate it twice."""
-    parts = dict.fromkeys(PARTS, 0.0)
+    parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     began = last = time.process_time()
 
     def done(part: str) -> None:
@@ -67,13 +68,13 @@ def inside(program: str, side: str) -> dict[str, float]:
     import theseus as th
 
     done("import theseus")
-    bridge: Callable[[Any], Any] = lambda layer: layer  # noqa: E731
     if side == "mslsq":
-        from mslsq.interop.theseus import from_theseus_layer as bridge
+        importlib.import_module("mslsq.interop.theseus")
     done("import mslsq")
     torch.manual_seed(0)
     layer, inputs, name = PROGRAMS[program](th, torch)
-    layer = bridge(layer)
+    if side == "mslsq":
+        layer = sys.modules["mslsq.interop.theseus"].from_theseus_layer(layer)
     for part in ("first call", "second call"):
         values, _ = layer.forward(inputs(), optimizer_kwargs={"backward_mode": "implicit"})
         values[name].square().sum().backward()

@@ -42,7 +42,7 @@ class SE2(RigidGroup):
         Raises:
             ManifoldError: it is not given one tensor of shape (..., 3).
         """
-        check_xyt(cls, xyt, *others)
+        check_xyt(cls, xyt, others)
         angle = xyt[..., 2:]
         return cls._wrap(torch.cat([xyt[..., :2], angle.cos(), angle.sin()], -1))
 

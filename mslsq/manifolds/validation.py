@@ -51,14 +51,14 @@ def check_step(element: Any, given: object) -> None:
     _check_vectors(type(element), "retract", "tangent vectors", given, element.tangent_dim)
 
 
-def check_xyt(kind: type, *given: object) -> None:
+def check_xyt(kind: type, xyt: object, others: tuple[object, ...]) -> None:
     """Raises a ManifoldError for what is no tensor of (x, y, angle), of which `from_xyt` of SE(2) makes elements."""
-    if len(given) > 1:
+    if others:
         raise ManifoldError(
             f"{kind.__name__}.from_xyt takes one tensor of shape (..., 3): torch.tensor([x, y, angle]) of numbers, "
             "torch.stack([x, y, angle], -1) of tensors."
         )
-    _check_vectors(kind, "from_xyt", "(x, y, angle)", given[0], 3)
+    _check_vectors(kind, "from_xyt", "(x, y, angle)", xyt, 3)
 
 
 def _check_vectors(kind: type, method: str, vectors: str, given: object, dim: int) -> None:
