@@ -185,6 +185,14 @@ def modules_of_operators() -> None:
     assert {function.__module__ for function in functions} == private.OPERATORS_IN_C
 
 
+@of("has_parts")
+def check_operators_made_of_others():
+    x = torch.ones(2, 3)
+    assert private.has_parts(aten.linear.default) and not private.has_parts(aten.add.Tensor)
+    assert aten.add.Tensor.decompose(x, x) is NotImplemented
+    assert torch.equal(aten.linear.default.decompose(x, x), x @ x.T)
+
+
 @of("is_operator", "operator_name", "overload_name")
 def operators() -> None:
     assert private.is_operator(aten.add.Tensor)
