@@ -1,6 +1,7 @@
 """Pairs of maps under light that gain and bias do not explain: how far off, beside OpenCV's ECC, and how honest.
 
     OMP_NUM_THREADS=1 python benchmarks/light.py [half: claim] [pairs: 80]
+    OMP_NUM_THREADS=1 python benchmarks/light.py --joint [half: claim]      # four maps, placed together
 
 Crops of 200² of bundled rasters, moved by up to 25 px each way, noise of 1 %: the same vignette in both (10 to 60 %), a
 lamp on one side of one (a gain that rises linearly), clouds on one (a smooth field of additions), and nothing. The
@@ -25,15 +26,25 @@ KINDS = ("vignette", "lamp", "clouds", "nothing")
 SIZE, SHIFT, NOISE, AROUND = 200, 25.0, 0.01, 30
 
 
+CORNERS = ((20.0, 20.0), (95.3, 31.7), (30.4, 101.2), (110.1, 98.6))
+"""Rows and columns of the raster where each of four maps begins."""
+VIGNETTES = (0.2, 0.4)
+
+
+def raster_of(name: str, least: int) -> Any:
+    """In grey from 0 to 1, of that many pixels along each side at least."""
+    base: Any = np.asarray(base_raster(name), dtype=np.float64)
+    base = base if base.ndim == 2 else base.mean(-1)
+    base = (base - base.min()) / np.ptp(base)
+    short = min(base.shape)
+    return ndimage.zoom(base, least / short) if short < least else base
+
+
 def pair_of(half: str, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Two maps, and the shift between them (x, y)."""
     rng = np.random.default_rng([number, len(half)])
     names = RASTERS[half]
-    base: Any = np.asarray(base_raster(names[number % len(names)]), dtype=np.float64)
-    base = base if base.ndim == 2 else base.mean(-1)
-    base = (base - base.min()) / np.ptp(base)
-    short = min(base.shape)
-    base = ndimage.zoom(base, 300 / short) if short < 300 else base
+    base = raster_of(names[number % len(names)], 300)
     top, left = (int(rng.integers(0, side - SIZE - 2 * AROUND)) + AROUND for side in base.shape)
     shift = rng.uniform(-SHIFT, SHIFT, 2)
     y, x = np.mgrid[:SIZE, :SIZE].astype(np.float64)
@@ -86,8 +97,38 @@ def row_of(kind: str, method: str, errors: list[float], ratios: list[float]) -> 
     return [kind, method, len(placed), np.median(placed), np.quantile(placed, 0.9), placed.max(), *said]
 
 
+def joint(half: str) -> None:
+    """Four maps with the same vignette, by `align`."""
+    y, x = np.mgrid[:SIZE, :SIZE].astype(np.float64)
+    u, v = 2 * x / SIZE - 1, 2 * y / SIZE - 1
+    for strength in (0.0, *VIGNETTES):
+        errors, ratios = [], []
+        for name in RASTERS[half]:
+            base, rng = raster_of(name, 360), np.random.default_rng(1)
+            falls = 1 - strength * (u * u + v * v) / 2
+            maps = [
+                (ndimage.map_coordinates(base, [y + top, x + left], order=3, mode="mirror") + 0.2) * falls
+                + NOISE * rng.standard_normal((SIZE, SIZE))
+                for top, left in CORNERS
+            ]
+            found = align(maps, model="translation")
+            for index in found.aligned:
+                if index != 0:
+                    truth = [one - other for one, other in zip(CORNERS[0], CORNERS[index], strict=True)][::-1]
+                    errors.append(float(np.hypot(*(found.transforms[index][:2, 2].numpy() - truth))))
+                    ratios.append(errors[-1] / float(found.corner_sigma[index]))
+        rows = [row_of(f"{strength:.0%}", "joint", errors, ratios)]
+        print_table(f"Four maps of the half {half!r}", HEADER, rows)
+
+
+HEADER = ("light", "method", "placed", "px median", "px 90 %", "px most", "px / ± rms", "px / ± most")
+
+
 def main() -> None:
     print_machine(["torch", "numpy"])
+    if sys.argv[1:2] == ["--joint"]:
+        joint(sys.argv[2] if len(sys.argv) > 2 else "claim")
+        return
     half, count = sys.argv[1] if len(sys.argv) > 1 else "claim", int(sys.argv[2]) if len(sys.argv) > 2 else 80
     errors: dict[tuple[str, str], list[float]] = {}
     ratios: dict[tuple[str, str], list[float]] = {}
@@ -101,8 +142,7 @@ def main() -> None:
             errors.setdefault((kind, method), []).append(off)
             ratios.setdefault((kind, method), []).append(off / sigma)
     rows = [row_of(*key, errors[key], ratios[key]) for key in sorted(errors)]
-    header = ("light", "method", "placed", "px median", "px 90 %", "px most", "px / ± rms", "px / ± most")
-    print_table(f"{count} pairs of the half {half!r}", header, rows)
+    print_table(f"{count} pairs of the half {half!r}", HEADER, rows)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,9 @@ from functools import cached_property
 from torch import Tensor
 
 from mslsq.alignment.curves import CURVED, Curve, curve_between, taken_along
-from mslsq.alignment.evenness import unevenness
+from mslsq.alignment.evenness import UNEVEN, unevenness
 from mslsq.alignment.linking import Linked, Linker
 from mslsq.alignment.pair_level import PairLevel
-
-UNEVEN = 0.2
-"""Share of the residuals' energy that the means of the blocks hold, at which values are doubted. It was 0.04 to 0.09
-where a gain and a bias are all that is between two maps, 0.2 to 0.8 under a gamma, 0.6 to 0.9 under a lamp (the half
-"choose" of `benchmarks/metric_pairs.py`)."""
 
 CURVES = 6
 """Are taken at most: each is seen where the one before it has moved the map."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from mslsq.alignment.along_curves import UNEVEN, AlongCurves
+from mslsq.alignment.along_curves import AlongCurves
 from mslsq.alignment.draft import Draft
-from mslsq.alignment.evenness import unevenness
+from mslsq.alignment.evenness import UNEVEN, unevenness
 from mslsq.alignment.linking import Linked, Linker
 from mslsq.alignment.metrics import Metric, NormalizedGradients, SquaredDifference
 from mslsq.alignment.result import MapStatus

@@ -16,6 +16,11 @@ _MEANS_OF_BLOCKS = Kernel("means_of_blocks", "nnnTT?ndd")
 SIDE = 16
 """Samples: of the blocks whose means hold what varies slowly."""
 
+UNEVEN = 0.2
+"""Share of the residuals' energy that the means of the blocks hold, at which values are doubted. It was 0.04 to 0.09
+where a gain and a bias are all that is between two maps, 0.2 to 0.8 under a gamma, 0.6 to 0.9 under a lamp (the half
+"choose" of `benchmarks/metric_pairs.py`)."""
+
 
 def unevenness(level: PairLevel, estimate: Estimate) -> float:
     """Which share of the energy of a placement's residuals the means of blocks hold; 4πσ²/256 for white noise under a
@@ -49,3 +54,14 @@ def correlated_pixels(level: PairLevel, estimate: Estimate) -> float:
     """How many pixels of the residuals hold as much as one independent one: n times the share of the means of blocks of
     n. (Their spectral density at low frequencies over their variance.)"""
     return SIDE**2 * unevenness(level, estimate)
+
+
+def slow_part(level: PairLevel, estimate: Estimate) -> Float[Tensor, "channels n"]:
+    """At each sample the mean of the residuals about it, over a triangle of two blocks: what varies slowly in them."""
+    residual, valid = residual_at(estimate, level)
+    known = valid.to(residual.dtype)
+    seen = torch.cat([(residual * known[:, None]).T, known[None]]).reshape(-1, *level.grid)[:, None]
+    for _ in range(2):
+        for kernel, pad in (((SIDE + 1, 1), (SIDE // 2, 0)), ((1, SIDE + 1), (0, SIDE // 2))):
+            seen = torch.nn.functional.avg_pool2d(seen, kernel, 1, pad, divisor_override=1)
+    return (seen[:-1, 0] / seen[-1:, 0].clamp(min=1.0)).reshape(len(seen) - 1, -1)

@@ -1,28 +1,22 @@
 """Where values leave residuals that vary slowly over the map, as light does: the place without them.
 
 Least squares spends the place on what gain and bias do not explain: a vignette that both maps have, or a lamp beside
-one, moved it by up to a pixel, five stated errors. So the means of blocks are taken from the residuals, and the next
-solve ends where the rest of them has it; the means are those at the place that is left, so that this is done again
-until little more is to come. What is still to come, as a geometric series has it, is added to the error that is stated.
+one, moved it by up to a pixel, five stated errors. So local means are taken from the residuals, and the next solve
+ends where the rest of them has it; the means are those at the place that is left, so that this is done again until
+little more is to come. What is still to come, as a geometric series has it, is added to the error that is stated.
 (`metric="auto"` asks edges there, which light leaves alone.)
 """
 
 import math
 from dataclasses import replace
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from mslsq.alignment.along_curves import UNEVEN
 from mslsq.alignment.choosing import NEAR
-from mslsq.alignment.estimate import Estimate, sane
-from mslsq.alignment.evenness import SIDE, unevenness
+from mslsq.alignment.estimate import sane
+from mslsq.alignment.evenness import UNEVEN, slow_part, unevenness
 from mslsq.alignment.linking import Linked, Linker
 from mslsq.alignment.metrics import SquaredDifference
 from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.refine import refine
-from mslsq.alignment.spread import residual_at
 
 STEPS, ROUNDS = 10, 4
 """Of each solve, which begins near its end; and solves at most."""
@@ -45,7 +39,7 @@ def with_light(linker: Linker, linked: Linked) -> Linked:
     share = unevenness(level, placed.estimate)
     if share < UNEVEN:
         return linked
-    there, ways = _without_means(linker, linked, level)
+    there, ways = _without_slow_part(linker, linked, level)
     moved = linker.apart(there, linked)
     settles = bool(ways) and ways[-1] <= ways[0] and moved <= NEAR * max(level.size)
     shrinks = min(ways[-1] / ways[-2], SHRINKS) if len(ways) > 1 and ways[-2] > 0 else SHRINKS
@@ -63,14 +57,14 @@ def with_light(linker: Linker, linked: Linked) -> Linked:
     return replace(found, placed=stated)
 
 
-def _without_means(linker: Linker, linked: Linked, level: PairLevel) -> tuple[Linked, list[float]]:
-    """Where solves without the means of blocks end, one after the other, and the pixels at the corners between them.
-    Gain and bias stay: the means are as much theirs."""
+def _without_slow_part(linker: Linker, linked: Linked, level: PairLevel) -> tuple[Linked, list[float]]:
+    """Where solves without local means end, one after the other, and the pixels at the corners between them. Gain and
+    bias stay: the means are as much theirs."""
     options, frame, ways, at = linker.comparison, linker.frame(linked.fixed), [], linked
     freedom = level.planes.new_tensor(options.freedom)
     estimate = linked.placed.estimate
     for _ in range(ROUNDS):
-        even = replace(level, planes=level.planes + _means_of_blocks(level, estimate), _last={})
+        even = replace(level, planes=level.planes + slow_part(level, estimate), _last={})
         (found,) = refine([estimate], even, options.model, None, freedom, STEPS, "finest")
         if not sane(found.estimate):
             break
@@ -82,15 +76,3 @@ def _without_means(linker: Linker, linked: Linked, level: PairLevel) -> tuple[Li
         if ways[-1] < SETTLED * linked.placed.corner_sigma:
             break
     return at, ways
-
-
-def _means_of_blocks(level: PairLevel, estimate: Estimate) -> Float[Tensor, "channels n"]:
-    """At each sample the mean of the residuals of its block."""
-    residual, valid = residual_at(estimate, level)
-    known = valid.to(residual.dtype)
-    seen = torch.cat([(residual * known[:, None]).T, known[None]]).reshape(-1, *level.grid)[:, None]
-    sums = torch.nn.functional.avg_pool2d(seen, SIDE, ceil_mode=True, divisor_override=1)[:, 0]
-    means = sums[:-1] / sums[-1:].clamp(min=1.0)
-    height, width = level.grid
-    at_samples = means.repeat_interleave(SIDE, 1)[:, :height].repeat_interleave(SIDE, 2)[:, :, :width]
-    return at_samples.reshape(len(means), -1)

@@ -17,6 +17,7 @@ from mslsq.alignment import passes
 from mslsq.alignment.curvature import Seen, samples
 from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import Estimate
+from mslsq.alignment.evenness import UNEVEN, slow_part, unevenness
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.models import MODELS, Warp
 from mslsq.alignment.objective import LOSSES
@@ -39,10 +40,12 @@ class Overlap:
     sigma: float
     """Of the residuals, by their median."""
     loss: str | None
+    lit: bool = False
+    """Do residuals vary slowly, as light does? Then they are without the local means that they had."""
 
     @staticmethod
     def of(linker: Linker, fixed: int, moving: int, at: Between, reference: int) -> "Overlap":
-        """All pixels of the finest level at some place."""
+        """All pixels of the finest level at some place, without what light leaves there."""
         options = linker.options
         one, other = (
             linker.pyramid(index, 1, linker.units(reference, index)[index != reference])[0] for index in (fixed, moving)
@@ -51,10 +54,14 @@ class Overlap:
         level, probe = (PairLevel.of(one, other, linker.frame(fixed), 0, most=height * width) for _ in range(2))
         estimate = Estimate(torch.from_numpy(at.matrix), torch.from_numpy(at.value), "joint")
         valid = probe.look(estimate.matrix)[1]  # what the probe keeps of the look goes with it
+        lit = unevenness(probe, estimate) >= UNEVEN
+        if lit:
+            planes = level.planes + slow_part(probe, estimate)
+            level, probe = replace(level, planes=planes, _last={}), replace(probe, planes=planes)
         sigma = spread_at(estimate, probe)[0]
         loss = options.loss if options.loss and heavy_tails(estimate, probe) else None
         freedom = np.array(options.freedom, float)
-        return Overlap(fixed, moving, level, one.coefficients, MODELS[options.model], freedom, valid, sigma, loss)
+        return Overlap(fixed, moving, level, one.coefficients, MODELS[options.model], freedom, valid, sigma, loss, lit)
 
     @property
     def count(self) -> int:

@@ -21,7 +21,9 @@ from mslsq.alignment.joint.links import Link, LinkStatus
 from mslsq.alignment.joint.overlap import Overlap
 from mslsq.alignment.joint.pose_graph import Graph, excess, spread_of_links
 from mslsq.alignment.joint.state import Coordinates, State, in_values, standardised
+from mslsq.alignment.light import SHRINKS
 from mslsq.alignment.linking import Linker
+from mslsq.alignment.measures import corner_error
 from mslsq.alignment.result import MapStatus
 from mslsq.alignment.uncertainty import corner_sigma
 
@@ -34,8 +36,13 @@ BY_LOOPS = "The pair alone leaves it open; loops through other maps close."
 NO_LOOP = "(The solve of all maps together failed, and no loop of links holds this one.)"
 """A pair of maps in strong noise was placed 29 px off; beside its link from the other map the solve had no end."""
 
-FREEZES = 2
-"""Times that the valid samples are chosen, each before a solve."""
+FREEZES, IN_LIGHT = 2, 4
+"""Times that the valid samples are chosen, each before a solve; and where light is between maps, what it leaves."""
+
+MISSED = 0.25
+"""Of what light has moved links by, the part that may be left: light that multiplies leaves some of its detail."""
+
+LIT = " Residuals vary slowly over the maps, as light does: they are placed without that."
 
 
 def place_jointly(linker: Linker, draft: Draft, starts: Float[Tensor, "maps 3 3"] | None) -> list[Link]:
@@ -77,8 +84,10 @@ class _Filling:
         """All from the pixels; where that solve has no end, what links say whose loops close."""
         start = state = self.start()
         links = self.graph.restricted(self.consensus.links)
-        for _ in range(FREEZES):
-            dense = self.dense(state)
+        dense, ways = self.dense(state), []
+        lit = any(overlap.lit for overlap in dense.overlaps)
+        for number in range(IN_LIGHT if lit else FREEZES):
+            dense = self.dense(state) if number else dense
             settled = settle(dense, state, self.linker.options.max_steps)
             if settled.status in UNFINISHED:
                 factor = excess(links, self.consensus.poses)
@@ -87,11 +96,13 @@ class _Filling:
                     start, factor * spread_of_links(links, self.consensus.poses), why + loops(factor), self.loose
                 )
                 return
+            ways.append(self.apart(state, settled.state))
             state = settled.state
         of_known = {index: self.draft.entries["covariance"][index].numpy(force=True) for index in self.graph.known}
         maps = np.arange(len(dense.free))
         found = covariance(dense, state, of_known)
-        self.write(state, found.covariance[maps, :, maps], distorted(found))
+        rest = np.hypot(to_come(ways[-1], ways[-2]), MISSED * self.apart(start, state)) if lit else None
+        self.write(state, found.covariance[maps, :, maps], (LIT if lit else "") + distorted(found), rest=rest)
 
     @property
     def loose(self) -> set[int]:
@@ -104,8 +115,10 @@ class _Filling:
         spread: Float[np.ndarray, "maps tangent tangent"],
         remark: str,
         doubted: Collection[int] = (),
+        rest: Float[np.ndarray, " maps"] | None = None,
     ) -> None:
-        """The maps' entries, with the covariances of their warps; but for the doubted, which are left out."""
+        """The maps' entries, with the covariances of their warps, and pixels that are to come; but for the doubted,
+        which are left out."""
         frame, options = self.graph.frame, self.linker.options
         pixels = frame.to_pixels(torch.from_numpy(state.warps)).to(frame.centre)
         for index, link in self.tree.items():
@@ -120,11 +133,20 @@ class _Filling:
             estimate = Estimate(pixels.new_tensor(state.warps[index]), pixels.new_zeros(2), "joint")
             block = pixels.new_tensor(spread[index])
             sigma = corner_sigma(estimate, block, frame, options.model)
+            if rest is not None:
+                whole = math.hypot(sigma, rest[index])
+                block, sigma = block * (whole / sigma) ** 2, whole
             if placed.drift > sigma:  # what the link's reason says
                 block, sigma = block * (placed.drift / sigma) ** 2, placed.drift
             gain, bias = (pixels.new_tensor(value) for value in self.in_pixels(index, *state.values[index]))
             self.draft.place(index, pixels[index], gain, bias, block, sigma)
             self.draft.believe(index, link.fixed if index == link.moving else link.moving, placed, remark)
+
+    def apart(self, one: State, other: State) -> Float[np.ndarray, " maps"]:
+        """How far two states put the reference's corners apart on every map, in pixels."""
+        frame, size = self.graph.frame, self.linker.map(self.draft.reference).mask.shape
+        pixels = (frame.to_pixels(torch.from_numpy(state.warps)).to(frame.centre) for state in (one, other))
+        return np.array([corner_error(a, b, *size) for a, b in zip(*pixels, strict=True)])
 
     def dense(self, state: State) -> Dense:
         """Every link from both of its maps."""
@@ -173,6 +195,12 @@ class _Filling:
         """(mean, spread) of the reference and of a map."""
         reference = self.draft.reference
         return self.linker.units(reference, reference)[0], self.linker.units(reference, index)[1]
+
+
+def to_come(last: Float[np.ndarray, " maps"], before: Float[np.ndarray, " maps"]) -> Float[np.ndarray, " maps"]:
+    """Of the ways of two solves, what follows them as a geometric series has it."""
+    shrinks = np.minimum(last / np.maximum(before, 1e-300), SHRINKS)
+    return last * shrinks / (1 - shrinks)
 
 
 def loops(factor: float) -> str:
