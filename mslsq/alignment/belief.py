@@ -11,6 +11,7 @@ import mslsq
 from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.drift import drift, even
 from mslsq.alignment.estimate import Estimate, with_overlap
+from mslsq.alignment.evenness import unevenness
 from mslsq.alignment.evidence import Evidence, clear
 from mslsq.alignment.leads import Pair, asked_lead, asked_over_turns
 from mslsq.alignment.misfit import FITS, Misfit, larger_models, misfit
@@ -56,6 +57,9 @@ class Placed:
     without."""
     fitting: str = ""
     """The larger model that fits, where the one asked for does not (`misfit.Misfit.model`)."""
+    uneven: float = 0.0
+    """Which share of the residuals varies slowly over the map; 0 where the model does not fit, or parts do not
+    agree."""
 
     @property
     def estimate(self) -> Estimate:
@@ -152,7 +156,8 @@ def believed(
         return refused(pair, estimate, stages, MapStatus.AMBIGUOUS, why, found.agreement, ahead)
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
     placed = MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance
-    return Placed(*placed, *figures, stages, reason, off, fitting)
+    uneven = unevenness(pair.levels[0], estimate) if pair.options.metric.values and off == 0 and not fitting else 0.0
+    return Placed(*placed, *figures, stages, reason, off, fitting, uneven)
 
 
 def _doubt(

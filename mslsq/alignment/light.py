@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from mslsq.alignment.choosing import NEAR
 from mslsq.alignment.estimate import sane
-from mslsq.alignment.evenness import UNEVEN, slow_part, unevenness
+from mslsq.alignment.evenness import UNEVEN, slow_part
 from mslsq.alignment.linking import Linked, Linker
 from mslsq.alignment.metrics import SquaredDifference
 from mslsq.alignment.pair_level import PairLevel
@@ -33,19 +33,16 @@ def with_light(linker: Linker, linked: Linked) -> Linked:
     fits and parts agree."""
     placed = linked.placed
     values = linker.options.metric in (SquaredDifference(), SquaredDifference(inverted=True))
-    if not (placed.status.ok and values) or linker.options.bends or placed.fitting or placed.drift > 0:
+    if not (placed.status.ok and values) or linker.options.bends or placed.uneven < UNEVEN:
         return linked
     level = linker.finest(linked.fixed, linked.moving)
-    share = unevenness(level, placed.estimate)
-    if share < UNEVEN:
-        return linked
     there, ways = _without_slow_part(linker, linked, level)
     moved = linker.apart(there, linked)
     settles = bool(ways) and ways[-1] <= ways[0] and moved <= NEAR * max(level.size)
     shrinks = min(ways[-1] / ways[-2], SHRINKS) if len(ways) > 1 and ways[-2] > 0 else SHRINKS
     rest = ways[-1] * shrinks / (1 - shrinks) if settles else moved
     sigma = math.hypot(placed.corner_sigma, rest)
-    why = f" Of its residuals {share:.0%} vary slowly over the map, as light does or a curve of values: "
+    why = f" Of its residuals {placed.uneven:.0%} vary slowly over the map, as light does or a curve of values: "
     why += f"without them it lies {moved:.2g} px away" + (", and is placed there." if settles else ".")
     found = there if settles else linked
     stated = replace(
