@@ -17,6 +17,7 @@ from mslsq.alignment.linking import Linked, Linker
 from mslsq.alignment.metrics import SquaredDifference
 from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.refine import refine
+from mslsq.alignment.spread import heavy_tails
 
 STEPS, ROUNDS = 10, 4
 """Of each solve, which begins near its end; and solves at most."""
@@ -62,7 +63,8 @@ def _without_slow_part(linker: Linker, linked: Linked, level: PairLevel) -> tupl
     estimate = linked.placed.estimate
     for _ in range(ROUNDS):
         even = replace(level, planes=level.planes + slow_part(level, estimate), _last={})
-        (found,) = refine([estimate], even, options.model, None, freedom, STEPS, "finest")
+        loss = options.loss if options.loss and heavy_tails(estimate, even) else None
+        (found,) = refine([estimate], even, options.model, loss, freedom, STEPS, "finest")
         if not sane(found.estimate):
             break
         estimate = found.estimate

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy import ndimage
 from torch import Tensor
 
 FEWEST, SHARE = 16, 1e-3
@@ -68,6 +67,8 @@ def undeclared(
 
 def _at_border(equal: Bool[np.ndarray, "height width"]) -> int:
     """How many of these pixels hang together with the border."""
+    from scipy import ndimage
+
     parts = np.empty(equal.shape, np.int32)
     ndimage.label(equal, output=parts)
     border = {int(one) for side in (parts[0], parts[-1], parts[:, 0], parts[:, -1]) for one in side} - {0}

@@ -1,18 +1,16 @@
 """The dense factor of normal equations, and the words for those that have none."""
 
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from mslsq.diagnostics.located import Located, machine_epsilon
 from mslsq.diagnostics.marginals import MOST_FREE
 from mslsq.kernels import may_read
-
-potrf, trtri = get_lapack_funcs(("potrf", "trtri"), dtype=np.float64)
 
 NOT_FINITE = (
     "covariance: the normal equations are not finite at this solution. See mslsq.explain(problem, solution.value)."
@@ -83,12 +81,21 @@ def _inverse_of_one(normal: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"
     if not (np.isfinite(normal).all() and (diagonal > 0).all()):
         return singular
     scale = np.sqrt(diagonal)
+    potrf, trtri = _of_lapack()
     factor, info = potrf(normal / np.outer(scale, scale), lower=1)
     lowest = np.finfo(np.float64).eps * max(len(normal), 10) * 10
     if info or not (factor.diagonal() > lowest**0.5).all():
         return singular
     half = trtri(factor, lower=1)[0] / scale
     return half.T @ half
+
+
+@cache
+def _of_lapack() -> Any:
+    """Cholesky factors and inverses of triangles in float64."""
+    from scipy.linalg import get_lapack_funcs  # 60 ms, which `import mslsq` need not take
+
+    return get_lapack_funcs(("potrf", "trtri"), dtype=np.float64)
 
 
 def factorised(point: Located, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -77,7 +77,8 @@ def explained(term: Term) -> Iterator[None]:
         yield
     except (RuntimeError, IndexError, TypeError, AttributeError) as error:
         own = (lambda error: "") if term.hint is None or isinstance(error, (TypeError, AttributeError)) else term.hint
-        hint = complex_view_hint(error) or remedy(error) or of_storage(error) or own(error)
+        of_devices = own(error) if "device" in str(error) else ""  # knows which tensor is elsewhere
+        hint = complex_view_hint(error) or of_devices or remedy(error) or of_storage(error) or own(error)
         if not hint:
             raise
         whose = "PyTorch" if isinstance(error, (RuntimeError, IndexError)) else type(error).__name__
