@@ -5,7 +5,7 @@
 
 Crops of 200² of bundled rasters, moved by up to 25 px each way, noise of 1 %: the same vignette in both (10 to 60 %), a
 lamp on one side of one (a gain that rises linearly), clouds on one (a smooth field of additions), and nothing. The
-constants of `mslsq.alignment.light` were looked at on the half "choose"; the rasters of "claim" are others.
+constants of `mslsq.alignment.light` were chosen on the half "choose"; the rasters of "claim" are others.
 """
 
 import sys

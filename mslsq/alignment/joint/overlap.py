@@ -17,7 +17,8 @@ from mslsq.alignment import passes
 from mslsq.alignment.curvature import Seen, samples
 from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import Estimate
-from mslsq.alignment.evenness import UNEVEN, slow_part, unevenness
+from mslsq.alignment.evenness import slow_part, unevenness
+from mslsq.alignment.light import is_lit
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.models import MODELS, Warp
 from mslsq.alignment.objective import LOSSES
@@ -54,7 +55,7 @@ class Overlap:
         level, probe = (PairLevel.of(one, other, linker.frame(fixed), 0, most=height * width) for _ in range(2))
         estimate = Estimate(torch.from_numpy(at.matrix), torch.from_numpy(at.value), "joint")
         valid = probe.look(estimate.matrix)[1]  # what the probe keeps of the look goes with it
-        lit = unevenness(probe, estimate) >= UNEVEN
+        lit = is_lit(probe, estimate, unevenness(probe, estimate))
         if lit:
             planes = level.planes + slow_part(probe, estimate)
             level, probe = replace(level, planes=planes, _last={}), replace(probe, planes=planes)
