@@ -1,17 +1,18 @@
 """The front door of map alignment: `align(maps)` places N overlapping rasters on one of them."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mslsq.alignment import light
 from mslsq.alignment.choosing import ASKED_AGAIN, Choice, place_by_edges
 from mslsq.alignment.coordinates import Georeference
 from mslsq.alignment.coordinates.results import checked_georeferences, in_world, lattice_of
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.joint import place_jointly
-from mslsq.alignment.light import with_light
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.metrics import Metric, SquaredDifference
 from mslsq.alignment.options import AUTO, AlignmentOptionError, checked_options
@@ -23,7 +24,7 @@ from mslsq.alignment.tree import place_by_tree
 from mslsq.alignment.undeclared import IF_SO, undeclared
 
 WELL = 0.9
-"""Correlation from which a border of one value can hardly do harm (by one, 0.087 px and not 0.023 at 0.69)."""
+"""Correlation from which a border of one value does no harm: black corners moved a picture by 0.087 px at 0.69."""
 
 
 def align(
@@ -185,8 +186,7 @@ def align(
     if states[reference].ok and draft.waiting and together:
         links = place_jointly(linker, draft, starts)
     elif states[reference].ok:
-        by_values = lambda *pair: with_light(linker, linker.link(*pair))  # noqa: E731
-        place_by_tree(by_values if metric != AUTO else Choice(linker).first, draft, starts)
+        place_by_tree(partial(light.link, linker) if metric != AUTO else Choice(linker).first, draft, starts)
     if states[reference].ok and metric == AUTO:
         place_by_edges(Choice(linker), draft, starts)
     if options.bends and states[reference].ok:

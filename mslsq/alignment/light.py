@@ -1,7 +1,7 @@
 """Where values leave residuals that vary slowly over the map, as light does: the place without them.
 
 Least squares spends the place on what gain and bias do not explain: a vignette that both maps have, or a lamp beside
-one, moved it by up to a pixel, five stated errors. So local means are taken from the residuals, and the next solve
+one, moved it by up to a pixel, 13 stated errors. So local means are taken from the residuals, and the next solve
 ends where the rest of them has it; the means are those at the place that is left, so that this is done again until
 little more is to come. What is still to come, as a geometric series has it, is added to the error that is stated.
 (`metric="auto"` asks edges there, which light leaves alone.)
@@ -9,6 +9,11 @@ little more is to come. What is still to come, as a geometric series has it, is 
 
 import math
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 from mslsq.alignment.choosing import NEAR
 from mslsq.alignment.curves import curve_between
@@ -53,11 +58,12 @@ def _is_curved(level: PairLevel, estimate: Estimate, uneven: float) -> bool:
     return curve is not None and curve.explained >= uneven
 
 
-def with_light(linker: Linker, linked: Linked) -> Linked:
-    """The same pair without what varies slowly in its residuals, if that is light; else with what it may have done in
+def link(linker: Linker, fixed: int, moving: int, initial: Tensor | None = None) -> Linked:
+    """`linker.link`, without what varies slowly in the residuals, if that is light; else with what it may have done in
     the error: of values, as they are or inverted, where the model fits and parts agree."""
+    linked = linker.link(fixed, moving, initial)
     placed = linked.placed
-    values = linker.options.metric in (SquaredDifference(), SquaredDifference(inverted=True))
+    values = isinstance(linker.options.metric, SquaredDifference)
     if not (placed.status.ok and values) or linker.options.bends or placed.uneven < UNEVEN:
         return linked
     level, uneven = linker.finest(linked.fixed, linked.moving), placed.uneven
@@ -67,8 +73,7 @@ def with_light(linker: Linker, linked: Linked) -> Linked:
     there, ways = _without_slow_part(linker, linked, level)
     moved = linker.apart(there, linked)
     settles = lit and bool(ways) and ways[-1] <= ways[0] and moved <= NEAR * max(level.size)
-    shrinks = min(ways[-1] / ways[-2], SHRINKS) if len(ways) > 1 and ways[-2] > 0 else SHRINKS
-    rest = ways[-1] * shrinks / (1 - shrinks) if settles else moved
+    rest = float(to_come(ways[-1], ways[-2] if len(ways) > 1 else 0.0)) if settles else moved
     sigma = math.hypot(placed.corner_sigma, rest)
     how = "light does" if lit else "light or a curve of values has them"
     why = f" Of its residuals {uneven:.0%} vary slowly over the map, as {how}: "
@@ -81,6 +86,12 @@ def with_light(linker: Linker, linked: Linked) -> Linked:
         reason=placed.reason + why,
     )
     return replace(found, placed=stated)
+
+
+def to_come(last: ArrayLike, before: ArrayLike) -> Any:
+    """Of the ways of two solves, one after the other, what follows them as a geometric series has it."""
+    shrinks = np.minimum(last / np.maximum(before, 1e-300), SHRINKS)
+    return last * shrinks / (1 - shrinks)
 
 
 def _without_slow_part(linker: Linker, linked: Linked, level: PairLevel) -> tuple[Linked, list[float]]:

@@ -21,7 +21,7 @@ from mslsq.alignment.joint.links import Link, LinkStatus
 from mslsq.alignment.joint.overlap import Overlap
 from mslsq.alignment.joint.pose_graph import Graph, excess, spread_of_links
 from mslsq.alignment.joint.state import Coordinates, State, in_values, standardised
-from mslsq.alignment.light import SHRINKS
+from mslsq.alignment.light import to_come
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.result import MapStatus
@@ -84,10 +84,10 @@ class _Filling:
         """All from the pixels; where that solve has no end, what links say whose loops close."""
         start = state = self.start()
         links = self.graph.restricted(self.consensus.links)
-        dense, ways = self.dense(state), []
-        lit = any(overlap.lit for overlap in dense.overlaps)
-        for number in range(IN_LIGHT if lit else FREEZES):
-            dense = self.dense(state) if number else dense
+        lit, ways = False, []
+        while len(ways) < (IN_LIGHT if lit else FREEZES):
+            dense = self.dense(state)
+            lit = lit or any(overlap.lit for overlap in dense.overlaps)
             settled = settle(dense, state, self.linker.options.max_steps)
             if settled.status in UNFINISHED:
                 factor = excess(links, self.consensus.poses)
@@ -195,12 +195,6 @@ class _Filling:
         """(mean, spread) of the reference and of a map."""
         reference = self.draft.reference
         return self.linker.units(reference, reference)[0], self.linker.units(reference, index)[1]
-
-
-def to_come(last: Float[np.ndarray, " maps"], before: Float[np.ndarray, " maps"]) -> Float[np.ndarray, " maps"]:
-    """Of the ways of two solves, what follows them as a geometric series has it."""
-    shrinks = np.minimum(last / np.maximum(before, 1e-300), SHRINKS)
-    return last * shrinks / (1 - shrinks)
 
 
 def loops(factor: float) -> str:
