@@ -59,7 +59,7 @@ def run_big(
     _refuse(config)
     paths = [Path(path) for path in files_of(maps)]
     files, problems = opened(paths, config["georeference"] == "auto", config["nodata"])
-    scene = header_scene("maps", distinct([path.name for path in paths]), files, problems)
+    scene = header_scene("maps", distinct([path.name or str(path) for path in paths]), files, problems)
     reference = reference_of(config, scene)
     if not _usable(scene, files):
         return NOTHING_DONE

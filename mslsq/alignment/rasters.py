@@ -87,7 +87,7 @@ def read_raster(path: str | Path, nodata: float | None = None) -> Raster:
     if not file.exists():
         raise RasterError(f"{file}: there is no such file. Paths are relative to {Path.cwd()}.")
     if file.is_dir():
-        raise RasterError(f"{file}: this is a directory, not a raster; give its files.")
+        raise RasterError(f"{file}: this is a directory, not a raster; give its files, or a pattern: '{file}/*.tif'.")
     if suffix not in SUFFIXES:
         raise RasterError(f"{file}: files of type {suffix or '(none)'} are not read; {', '.join(SUFFIXES)} are.")
     if file.stat().st_size == 0:

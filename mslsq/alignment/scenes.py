@@ -104,7 +104,7 @@ def scene_from_files(paths: Sequence[str], masks: Sequence[str] = (), nodata: fl
         rasters.append(raster)
     read = [split(path)[0] for path in (*files, *masks)]
     read += [path for raster in rasters if raster is not None for path in raster.beside]
-    names = distinct([Path(file).name for file in files])
+    names = distinct([Path(file).name or file for file in files])
     return Scene("maps", names, rasters, problems, files=[path.expanduser() for path in read])
 
 

@@ -15,6 +15,7 @@ pytest.importorskip("matplotlib")
 from mslsq.alignment.report.placements import (
     WITHIN_95,
     draw_both,
+    draw_graph,
     exaggeration,
     links_of,
     outline,
@@ -97,6 +98,16 @@ def test_every_map_has_a_place_of_its_own_in_the_graph(six):
         assert len(where) == 7
         apart = [math.dist(a, b) for i, a in enumerate(where) for b in where[:i]]
         assert min(apart) > 0.1 * max(apart)
+
+
+def test_the_legend_shows_used_links_in_their_own_colour(pair):
+    from matplotlib.figure import Figure
+
+    axis = Figure().add_subplot()
+    draw_graph(axis, pair)
+    (link,) = axis.lines
+    (entry,) = axis.get_legend().legend_handles
+    assert tuple(entry.get_color()) == tuple(link.get_color())
 
 
 def test_a_scene_without_any_place_is_drawn(tmp_path):
