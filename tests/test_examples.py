@@ -43,6 +43,7 @@ def test_a_map_that_grows_is_as_sure_as_it_says(run):
     assert found["share of landmarks within 95 %"] > 0.85  # 30 landmarks with common errors
 
 
+@pytest.mark.slow
 def test_learned_weights_are_better_than_equal_ones(run):
     # 25 of the 150 steps: most of the way to the true weights
     errors = run("learned_weight", "--steps", "25")

@@ -97,6 +97,7 @@ def test_the_first_call_imports_neither_sympy_nor_formulas_that_it_does_not_need
     assert loaded == "[]", f"imported in the first call: {name}"
 
 
+@pytest.mark.slow
 def test_operators_that_need_a_formula_in_forward_mode_have_it_in_the_first_call():
     code = """
 from mslsq import private
@@ -109,6 +110,7 @@ report(torch.func.jvp(torch.trace, (matrix,), (matrix,))[1])
     assert [float.fromhex(line) for line in printed_by(code)] == [5.0, 1.5, 5.0]
 
 
+@pytest.mark.slow
 def test_shapes_without_sympy_are_those_of_pytorch():
     code = """
 import itertools

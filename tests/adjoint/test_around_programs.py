@@ -52,6 +52,7 @@ def gradient(measured: Tensor, solver: Any) -> Tensor:
     return torch.autograd.grad((COSINES * found.storage).sum(), measured)[0]
 
 
+@pytest.mark.slow
 def test_from_the_second_call_on_the_gradient_takes_programs_and_is_that_of_python(monkeypatch):
     monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
     run: list[str] = []

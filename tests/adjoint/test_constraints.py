@@ -66,6 +66,7 @@ def test_the_derivative_is_that_of_the_whole_solve(theta, derivative):
     assert torch.allclose(found, expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("theta", [ACTIVE, FREE], ids=["active", "free"])
 def test_backward_is_the_derivative_under_transforms(theta):
     leaf = theta.clone().requires_grad_()
@@ -81,6 +82,7 @@ def test_second_derivatives_are_differences_of_first_ones():
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_under_vmap_every_problem_has_its_own():
     """One active, one free, in one batch: each as by itself."""
     thetas = torch.stack([ACTIVE, FREE, ACTIVE + 0.01])

@@ -142,6 +142,7 @@ def test_each_problem_of_a_batch_is_judged_for_itself_and_spoils_no_shared_gradi
     assert float(factor.grad) == pytest.approx(9.6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "linear",
     [
@@ -207,6 +208,7 @@ def test_loose_tolerances_in_float32_keep_their_derivatives(tolerance, noise):
     assert float((found - truth).norm() / truth.norm()) < 0.5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize("trace", ["never", "always"])
 def test_problems_of_zero_cost_keep_their_derivatives(dtype, trace):
@@ -248,6 +250,7 @@ def test_data_that_are_as_noisy_as_rounding_keep_their_derivatives():
         assert solution.differentiable
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize("unit_of_x", [1e-9, 1.0, 1e6])
@@ -270,6 +273,7 @@ def test_the_judgement_depends_on_no_units(unit_of_r, unit_of_x, dtype, noise):
     assert float((found / unit_of_x - truth).norm() / truth.norm()) < (1e-5 if dtype is F64 else 0.05)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("unit", [1e-9, 1.0, 1e6])
 def test_a_kink_in_any_unit_has_no_derivative(unit):
     def residual(x, d):
@@ -453,6 +457,7 @@ def test_what_operators_write_into_is_differentiated(adjoint):
     assert torch.allclose(*found, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("trace", ["never", "always"])
 def test_variables_that_run_to_infinity_have_no_derivative(trace):
     """c + a / x: the cost becomes level, and a Newton step stays half of x wherever a solve stops."""

@@ -226,6 +226,7 @@ def test_every_layout_of_inputs_gets_the_gradient_of_pytorch(made):
             assert torch.allclose(own, expected, rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.sampled(1)
 def test_a_batch_of_graphs_gets_the_gradient_of_each_alone(made):
     problem, start, inputs = ring(mslsq.SE2)
     built = problem(loss=None)
@@ -252,6 +253,7 @@ def second_directional(solver: Any, built: mslsq.Problem, start: Any, measured: 
     return (found * along).sum()
 
 
+@pytest.mark.sampled(1)
 def test_second_derivatives_equal_differences_of_native_gradients(made):
     problem, start, inputs = ring(mslsq.SE2, 4)
     built, measured = problem(), inputs["measured"]
@@ -270,6 +272,7 @@ def test_second_derivatives_equal_differences_of_native_gradients(made):
     assert torch.allclose(found, second_directional(PLAIN, built, start, measured, along), rtol=1e-7)
 
 
+@pytest.mark.sampled(1)
 def test_transforms_outside_of_a_native_solve_give_the_same(made):
     problem, start, inputs = ring(mslsq.SE2, 4)
     built = problem()

@@ -80,6 +80,7 @@ def test_under_every_transform_and_to_second_order():
     torch.testing.assert_close(hessian(end)(D[:1]).reshape(-1), second.reshape(-1), rtol=1e-5, atol=0)
 
 
+@pytest.mark.slow
 def test_in_a_batch_each_is_what_it_is_alone_and_who_had_arrived_stays_to_the_bit():
     """The last has a solution of zero residual, to which Gauss–Newton converges quadratically."""
     solver = mslsq.LevenbergMarquardt(native="never")
@@ -127,6 +128,7 @@ def test_what_is_further_away_than_tolerances_explain_stays_and_says_so():
     assert torch.equal(solution.value.detach(), solved(D[:1], mslsq.LevenbergMarquardt(gtol=0.3)).value)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("linear", [mslsq.linear.QR(), mslsq.linear.SparseCholesky(), mslsq.linear.ConjugateGradient()])
 def test_with_every_linear_solver(linear):
     x = mslsq.Variable("x", mslsq.Euclidean(1), count=3)

@@ -175,6 +175,7 @@ def test_unrolled_is_the_derivative_of_the_iterate(solver, own):
     )  # differences of differences
 
 
+@pytest.mark.sampled(4)
 @every_solver
 def test_steps_taken_again_end_where_the_solver_did(own, monkeypatch):
     """Also those of a solver that stops iterating early: each is what it found, not what it was looking for."""
@@ -220,6 +221,7 @@ def test_a_dogleg_step_bent_by_its_trust_region_is_differentiated_too(own):
     assert off(found, expected) < 1e-9
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("own", "how"), [(FEW[0], "recorded"), *((own, "second order") for own in FEW)], ids=lambda x: str(x)[:20]
 )

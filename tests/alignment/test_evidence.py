@@ -60,6 +60,7 @@ def level_of(one: np.ndarray, other: np.ndarray, index: int = 0) -> tuple[PairLe
     return PairLevel.of(pyramids[0][index], pyramids[1][index], frame, index), frame
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("scene", [stars, slope, grains, sky])
 @pytest.mark.parametrize("seed", range(4))
 def test_two_scenes_of_one_kind_are_not_placed_on_each_other(scene, seed):
@@ -314,6 +315,7 @@ def test_an_edge_that_bends_is_seen_on_both_sides_of_the_bend():
     assert independent(np.array([edge] * 4), at, np.ones(4), arcs=True) == pytest.approx(1.0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("metric", ["auto", "gradients", "squared"])
 @pytest.mark.parametrize("model", ["translation", "se2"])
 def test_other_scenes_behind_one_aperture_are_not_placed_by_its_rim(metric, model):

@@ -53,6 +53,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("metric", "change", "within"),
     [(metric, change, within) for metric, cases in CASES.items() for change, within in cases],

@@ -76,6 +76,7 @@ def off(found: torch.Tensor, truth: np.ndarray) -> float:
     return float(np.sqrt((((found.numpy() - truth) @ at)[:2] ** 2).sum(0).mean()))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("degrees", [0.0, 37.0, 180.0])
 def test_a_drifted_map_is_found_in_any_rotation(degrees):
     plan = building(1)

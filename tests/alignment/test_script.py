@@ -100,6 +100,7 @@ def test_strict_turns_a_map_left_out_into_an_exit_code(tmp_path, crops):
     assert done.returncode == 3
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
@@ -188,6 +189,7 @@ def test_it_runs_from_any_directory(tmp_path, crops):
     assert list((tmp_path / "elsewhere" / "outputs").rglob("transforms.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits of file sizes there")
 def test_a_file_that_cannot_be_written_is_named_and_the_figures_are_there(tmp_path):
     """A limit of file sizes stands for a full disk; maps of noise exceed it, the figures do not."""

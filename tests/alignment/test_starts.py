@@ -64,6 +64,7 @@ def test_masked_correlation_equals_the_direct_sum_at_every_shift():
         assert abs(float(scores[dy, dx]) - expected) < 1e-9
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("degrees", [0, 33, 90, 137, 180, -75])
 @pytest.mark.parametrize("name", ["camera", "elevation"])
 def test_any_rotation_is_found_within_the_basin(name, degrees):

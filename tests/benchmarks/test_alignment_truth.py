@@ -22,6 +22,7 @@ def kinds(of):
     return [(kind, make) for kind, make in of.items() if kind not in MISSING]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("half", ["choose", "claim"])
 def test_every_kind_gives_two_finite_rasters_that_are_not_constant(half):
     for kind, make in kinds(truth_kinds.WITHOUT_MATCH[half]):
@@ -29,6 +30,7 @@ def test_every_kind_gives_two_finite_rasters_that_are_not_constant(half):
             assert raster.ndim == 2 and np.isfinite(raster).all() and np.ptp(raster) > 0, kind
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("half", ["choose", "claim"])
 def test_every_scene_is_large_enough_to_cut_a_pair_from(half):
     for kind, make in kinds(truth_kinds.SCENES[half]):

@@ -15,6 +15,7 @@ from mslsq.datasets.toro import read_toro
 PACK = {".gz": gzip.compress, ".bz2": bz2.compress}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("suffix", [".gz", ".bz2"])
 @pytest.mark.parametrize("read", [read_g2o, read_bal, read_toro])
 def test_a_bomb_is_refused_and_never_held_whole(tmp_path, monkeypatch, suffix, read):

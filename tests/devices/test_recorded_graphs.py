@@ -92,6 +92,7 @@ def test_fits_and_their_derivatives(solver: Any, loss: Any, graphs: Any):
     assert_all_run_on_cuda(graphs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "solver",
     [linear.Cholesky(), linear.ConjugateGradient(), linear.ConjugateGradient(matrix_free=True)],

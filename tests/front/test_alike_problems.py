@@ -187,6 +187,7 @@ def of_base(kind):
     return right(graph(kind))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [mslsq.Between, Own], ids=["library", "own"])
 def test_an_index_that_is_written_to_later_changes_no_other_problem(kind):
     """Neither what was recorded of the first problem nor what is known of others holds the index of a user."""

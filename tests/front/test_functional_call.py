@@ -48,6 +48,7 @@ def test_the_parameters_of_a_global_network_are_fitted(trace):
         assert torch.equal(NET.get_parameter(name), before[name])
 
 
+@pytest.mark.slow
 def test_derivatives_and_batches():
     def end(y):
         return mslsq.least_squares(residual, start(), (y,), solver=SOLVER).value["2.bias"].sum()

@@ -39,6 +39,7 @@ def by_a_cost(solver):
     return mslsq.solve(problem, {"p": START}, solver=solver).value["p"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("door", [by_a_residual, by_a_cost])
 @pytest.mark.parametrize("options", [{"trace": "never"}, {"trace": "always"}, {"native": "never"}], ids=str)
 def test_gradients_are_on_and_other_modes_off_whatever_the_caller_set(door, options):

@@ -53,6 +53,7 @@ def test_starts_that_come_to_one_minimum_are_counted_as_one():
     assert found.minima.cost[2:].isinf().all()
 
 
+@pytest.mark.slow
 def test_every_problem_of_a_batch_has_its_own_best():
     ys = torch.stack([torch.sin(21 * T), 2 * torch.sin(7 * T), torch.sin(33 * T)])
     found = mslsq.multi_start(wave, START, (ys,), starts=64, bounds=BOX, in_dims=(None, 0))

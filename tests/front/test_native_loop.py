@@ -63,6 +63,7 @@ def test_losses_and_weights_are_solved_alike(loops, loss):  # noqa: F811
     assert isinstance(loops[-1], native_loop.Ended)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_steps_that_run_out_are_said(loops, most):  # noqa: F811
     solver = dataclasses.replace(SOLVERS[0], max_steps=most)
@@ -119,6 +120,7 @@ def test_float32_is_solved_in_itself(loops):  # noqa: F811
     torch.testing.assert_close(found.cost, right.cost, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_an_interrupt_has_the_best_point(loops, monkeypatch, after):  # noqa: F811
     problem, solve, start = ready(loops, SOLVERS[0])

@@ -92,6 +92,7 @@ def closed_form(y, basis):
     return basis @ y / (basis @ basis)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("solver", [None, RECORDED])
 def test_derivatives_pass_through_under_every_transform(solver):
     basis = torch.exp(-T)

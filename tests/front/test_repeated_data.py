@@ -54,6 +54,7 @@ def test_the_numbers_of_this_call_are_solved_for(answers):  # noqa: F811
     assert_next(answers, problem, start, True, {"between": {"measured": mslsq.SE2(storage + 0.0)}})
 
 
+@pytest.mark.slow
 def test_without_data_and_with_others_it_is_another_call(answers):  # noqa: F811
     problem, start = ring(**weighted())
     weight = 2 * torch.eye(3, dtype=F64).repeat(COUNT, 1, 1)
@@ -78,6 +79,7 @@ def test_the_other_problems_that_are_alike_have_their_own_data(answers):  # noqa
         assert_next(answers, problem, start, seed > 0, given(seed))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -104,6 +106,7 @@ def test_what_is_wrong_is_said_as_in_the_first_call(answers, data, message):  # 
         assert_next(answers, problem, start, True, first)
 
 
+@pytest.mark.slow
 def test_one_tensor_in_two_places_is_stated_and_right(answers):  # noqa: F811
     problem, start = ring()
     pose = problem["between"].references[0].variable

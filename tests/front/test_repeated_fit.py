@@ -63,6 +63,7 @@ SIGMAS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("absolute", [False, True])
 @pytest.mark.parametrize("sigma", SIGMAS)
 def test_fits_like_the_one_before_are_answered_by_their_own_data(answers, sigma, absolute):
@@ -262,6 +263,7 @@ def test_a_lambda_that_is_written_in_the_call_is_answered(answers):
     assert answers[0::2] == [False, False, True, True]
 
 
+@pytest.mark.slow
 def test_other_calls_are_not_taken_for_those_before(answers):
     def fit(y=None, t=T, start=START, solver=SOLVER, model=decay, **options):
         return mslsq.curve_fit(model, t, measured() if y is None else y, start, solver=solver, **options)

@@ -582,6 +582,7 @@ class Syncs(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("solver", "trace"),
     [*((solver, "never") for solver in SOLVERS), (mslsq.LevenbergMarquardt, "always")],

@@ -106,6 +106,7 @@ def test_another_loss_of_the_same_class_is_not_taken_for_the_first(solved: Door)
         torch.testing.assert_close(vector(solved(loss)), minimum(solved, loss), rtol=0, atol=1e-6)
 
 
+@pytest.mark.sampled(1)
 @DOORS
 def test_a_batch_of_losses_is_their_loop_and_derivatives_go_through(solved: Door):
     def at(scale: Tensor) -> Tensor:
@@ -124,6 +125,7 @@ def test_a_batch_of_losses_is_their_loop_and_derivatives_go_through(solved: Door
     torch.testing.assert_close(twice, numeric, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.sampled(1)
 @DOORS
 def test_a_tensor_in_a_plain_attribute_is_an_input_too(solved: Door):
     def at(factor: Tensor) -> Tensor:

@@ -92,6 +92,7 @@ def test_a_solver_that_stops_early_is_refused_in_words():
 # ---- torch.export.export itself --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_torch_export_takes_a_layer_as_it_is():
     problem, start, measured = ring()
     layer = mslsq.LeastSquaresLayer(problem, FIXED)

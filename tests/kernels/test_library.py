@@ -45,6 +45,7 @@ def test_what_does_not_compile_leaves_nothing_behind(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
 def test_freed_memory_is_kept_where_that_is_asked_for():
     """Ten tensors of 64 MB one after the other: mapped again they take ten times their pages' faults, kept once."""

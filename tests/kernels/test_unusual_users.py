@@ -93,6 +93,7 @@ def solved_by_an_unknown_user(site_packages: Path, variables: dict[str, str], re
     return said
 
 
+@pytest.mark.slow
 def test_the_packaged_kernels_need_no_home_and_no_entry_in_the_list_of_users(site_packages, tmp_path):
     said = solved_by_an_unknown_user(site_packages, {}, read_only=tmp_path)
     assert said["warnings"] == []
@@ -109,6 +110,7 @@ def test_without_a_home_that_can_be_written_kernels_are_compiled_and_a_warning_s
     assert warning.startswith("KernelsNotKeptWarning") and reason in warning and "MSLSQ_CACHE_DIR" in warning
 
 
+@pytest.mark.slow
 def test_a_package_that_cannot_be_written_keeps_its_kernels_in_a_home_with_spaces(site_packages, compiler, tmp_path):
     home = tmp_path / "my home"
     home.mkdir()

@@ -79,6 +79,7 @@ def test_large_problems_are_solved_with_a_warning(make, linear, no_kernels):
     torch.testing.assert_close(found.cost, expected.cost, rtol=1e-9, atol=0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore::mslsq.kernels.library.KernelsMissingWarning")
 @pytest.mark.parametrize("linear", ["auto", EXACT_ITERATIONS], ids=["auto", "iterative"])
 def test_derivatives_go_through_such_a_solve(linear, no_kernels):

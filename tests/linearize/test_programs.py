@@ -118,6 +118,7 @@ def assert_same_steps(native: mslsq.Solution, plain: mslsq.Solution, rtol: float
     torch.testing.assert_close(native.history.cost, plain.history.cost, rtol=rtol, atol=0, equal_nan=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["sphere2500", "input_M3500_g2o", "parking-garage", "intel"])
 def test_a_pose_graph_of_ones_own_residual_takes_the_steps_of_pytorch(name, shared_data, attempts, monkeypatch):
     graph = read_g2o(shared_data / "g2o" / f"{name}.g2o.gz")
@@ -131,6 +132,7 @@ def test_a_pose_graph_of_ones_own_residual_takes_the_steps_of_pytorch(name, shar
     assert_same_steps(native, plain)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("cost", [OwnReprojection, mslsq.SnavelyReprojection])
 def test_a_bundle_adjustment_takes_the_steps_of_pytorch(cost, shared_data, attempts, monkeypatch):
     scene = read_bal(shared_data / "bal" / "problem-49-7776-pre.txt.bz2")
@@ -156,6 +158,7 @@ def test_regressions_end_where_they_end_by_pytorch(name, shared_data, attempts, 
     torch.testing.assert_close(native.cost, plain.cost, rtol=1e-9, atol=0)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("manifold", [mslsq.SO2, mslsq.SE2, mslsq.SO3, mslsq.SE3, mslsq.Sim2, mslsq.Sim3])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_jacobians_on_manifolds_are_those_of_forward_mode(manifold, dtype, attempts):

@@ -395,6 +395,7 @@ def operators_of(graph: fx.GraphModule) -> set[str]:
     return {str(node.target).partition(".")[0] for node in graph.graph.nodes if node.op == "call_function"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("native", ["auto", "wait"])
 def test_what_something_else_records_holds_plain_operations(residual, native):
     options = {"native": native, "early_stop": False, "max_steps": 4, "trace": "auto"}

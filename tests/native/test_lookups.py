@@ -166,6 +166,7 @@ def smooth(table: Tensor, u: Tensor) -> Tensor:
     return b + 0.5 * w * (c - a + w * (2 * a - 5 * b + 4 * c - d + w * (3 * (b - c) + d - a)))
 
 
+@pytest.mark.slow
 def test_fits_look_up_in_what_each_has_for_itself_and_their_gradients_go_into_the_tables():
     generator = torch.Generator().manual_seed(0)
     tables = torch.linspace(0, 3, 16, dtype=F64).sin() + 0.05 * torch.randn(30, 16, generator=generator, dtype=F64)

@@ -36,6 +36,7 @@ def trained(regression, steps, **options):
     return optimizer
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("system", ["normal", "cg"])
 def test_a_fit_ends_at_the_cost_of_scipy(made, system):
     regression = made(samples=80, width=3)

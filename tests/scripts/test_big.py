@@ -100,6 +100,7 @@ def test_options_that_need_maps_in_memory_are_named(script, paths, tmp_path, mon
         script.run(config, tmp_path)
 
 
+@pytest.mark.slow
 def test_elevation_models_beyond_memory_are_coregistered_in_windows(script, tmp_path, monkeypatch, capsys):
     import elevation
 

@@ -173,6 +173,7 @@ def test_single_precision_is_an_option(tmp_path, script):
     assert costs["float32"] != costs["float64"]
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [

@@ -116,6 +116,7 @@ def test_a_valley_takes_a_third_of_the_steps():
     assert 3 * int(bent.num_steps) <= int(straight.num_steps)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", list(PROBLEMS)[::3])
 def test_a_listed_minimum_of_the_classic_problems_is_reached(name):
     problem = PROBLEMS[name]
@@ -125,6 +126,7 @@ def test_a_listed_minimum_of_the_classic_problems_is_reached(name):
     assert any(abs(squares - least) <= max(1e-5 * least, 1e-12 * start) for least in problem.minima), squares
 
 
+@pytest.mark.slow
 def test_a_batch_goes_as_its_problems_go_alone():
     starts = torch.tensor([[0.5] * 4, [5.0] * 4, [torch.nan] * 4, [-0.3, 0.2, 0.9, 2.0]], dtype=F64)
     batch = mslsq.least_squares(penalty, starts, in_dims=0, solver=BENT)

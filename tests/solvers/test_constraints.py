@@ -96,6 +96,7 @@ LOCAL = {"hs15": 360.379767, "hs20": 40.198730}
 """Other minima of those that the authors know too, or that SLSQP ends in."""
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [mostly_slow(number, name) for number, name in enumerate(constrained.PROBLEMS)])
 def test_a_problem_of_the_collection_ends_in_a_known_minimum(name):
     one = constrained.PROBLEMS[name]
@@ -137,6 +138,7 @@ def test_the_nearest_point_of_half_a_circle():
     assert float(solution.multipliers["below"]) == pytest.approx(1.0, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_of_a_batch_every_problem_is_solved_as_by_itself():
     """Also where one cannot be met, and one is not a number."""
     problem, start = on_the_disc()
@@ -385,6 +387,7 @@ def test_constraints_alone_are_a_problem_too():
     assert float(solution.cost) == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "parts",
     [

@@ -44,6 +44,7 @@ def same(one, other):
     return torch.equal(one.value, other.value) and all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in figures)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", [1.0, 10.0])
 def test_a_valley_takes_less_than_half_of_the_steps(start):
     straight, auto = (solved(lm(acceleration=a, native="never"), start * START) for a in (None, "auto"))
@@ -62,6 +63,7 @@ def test_eager_recorded_repeated_and_native_solves_take_the_same_steps():
             torch.testing.assert_close(found.value, eager.value, rtol=1e-9, atol=0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [{"trace": "never"}, {"trace": "always"}, {"native": "wait"}], ids=str)
 def test_neighbours_of_a_problem_that_creeps_do_not_notice(options):
     solver = lm(**({"native": "never"} | options))
@@ -127,6 +129,7 @@ def by_rows():
     return mslsq.Problem(row(p, number=torch.arange(8)))
 
 
+@pytest.mark.slow
 def test_what_has_no_bent_program_creeps_on_in_python():
     problem = by_rows()
     python, native = (mslsq.solve(problem, {"p": START}, solver=lm(native=n)) for n in ("never", "wait"))

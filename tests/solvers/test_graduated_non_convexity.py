@@ -83,6 +83,7 @@ def test_geman_mcclure_ends_at_a_minimum_of_its_own_loss():
     assert (again.cost - solution.cost).abs().max() < 1e-12
 
 
+@pytest.mark.slow
 def test_least_squares_from_the_same_start_is_led_astray():
     """What the others are compared with: this data set needs a robust solver, and one that a start does not mislead."""
     y, _ = spoiled_decays(20)
@@ -479,6 +480,7 @@ def test_a_prepared_residual_takes_it():
     assert (gradient - torch.func.grad(lambda one: robust(one).value.sum())(y[0])).abs().max() < 1e-9
 
 
+@pytest.mark.slow
 def test_a_prepared_problem_takes_it():
     problem, start, wrong, seen = walk()
     solver = GraduatedNonConvexity(scale=3.5, costs=["seen"])
@@ -510,6 +512,7 @@ def test_float32_stays_float32():
     assert float(((solution.weights["residual"] == 0) == wrong).double().mean()) > 0.98
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("loss", ["truncated", "geman_mcclure"])
 def test_within_bounds_the_solution_is_the_bounded_fit_with_its_weights(loss):
     """The third parameter would go to 0.3; it is held at 0.2 of its bound, which is an input like others."""
@@ -569,6 +572,7 @@ def fitted_circles(x: Tensor, y: Tensor, **options: object) -> mslsq.Solution:
     return mslsq.least_squares(circle, start, args=(x, y), in_dims=in_dims, solver=solver)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("loss", ["truncated", "geman_mcclure"])
 def test_circles_are_found_among_as_many_wrong_points(loss):
     """The plain fit of all points has two to five times their radius; one descent from there loses many circles."""
@@ -582,6 +586,7 @@ def test_circles_are_found_among_as_many_wrong_points(loss):
     assert bool((several.num_steps > one.num_steps).all())
 
 
+@pytest.mark.slow
 def test_descents_of_a_batch_are_those_of_its_problems():
     x, y, _, _ = spoiled_circles(12)
     batch = fitted_circles(x, y)
@@ -611,6 +616,7 @@ def test_later_descents_that_reject_everything_do_not_warn():
     assert torch.equal(solution.weights["seen"] == 0, wrong)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [0, 2])
 def test_a_walk_that_one_step_a_round_loses_is_found(seed):
     problem, start, wrong, _ = walk(seed, count=401)

@@ -104,6 +104,7 @@ LINEAR = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("held", HELD)
 @pytest.mark.parametrize("cost", [See, SeeInClosedForm])
 def test_the_solution_is_that_of_the_restated_problem(held, cost):

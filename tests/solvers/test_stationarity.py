@@ -262,6 +262,7 @@ def test_a_floor_that_is_not_computed_would_have_changed_nothing(dtype, xtol):
     assert 0 < sum(products) < 0.7 * len(products)
 
 
+@pytest.mark.sampled(2)
 @PER_SOLVER
 def test_a_variable_that_shrinks_while_its_column_grows_is_not_lost_in_rounding(solver):
     """NIST's MGH10 from its far start: the amplitude passes 1e-15, where a residual of 3e4 is not rounding of the 2

@@ -89,6 +89,7 @@ def as_on_the_cpu(kind):
     return lambda self, size, sparse, on_cpu=True: chosen(self, size, sparse, True)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("trace", ["never", "always"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("problem", PROBLEMS)

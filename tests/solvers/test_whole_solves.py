@@ -187,6 +187,7 @@ LOSSES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", range(len(LOSSES)))
 def test_every_loss_takes_the_same_steps(watch, number):
     y = measured(29)
@@ -623,6 +624,7 @@ def forget(function: Callable[..., Any]) -> None:
     kept.calls.clear()
 
 
+@pytest.mark.slow
 def test_what_a_process_before_had_a_program_of_gets_it_sooner(watch, monkeypatch):
     def residual(p: Tensor, y: Tensor) -> Tensor:  # a function that no other test has
         return p[0] * torch.exp(p[1] * T) - 3 * y

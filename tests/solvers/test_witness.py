@@ -341,6 +341,7 @@ def projected(p, t, y):
     return torch.cat([design @ linear - y, 0.1 * p])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("unused", [0, 1])
 @pytest.mark.parametrize("steps", [1, 50])
 def test_rounding_that_a_nearly_singular_matrix_enlarges_is_no_change(steps, unused, monkeypatch):

@@ -74,6 +74,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_fit_and_its_derivative_in_the_data_are_right(name):
     residual, start = MODELS[name]

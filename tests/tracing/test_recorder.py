@@ -126,6 +126,7 @@ def test_one_knows_that_something_is_being_recorded():
     assert seen == [False, True, True]
 
 
+@pytest.mark.slow
 def test_recording_a_jacobian_imports_neither_dynamo_nor_sympy():
     code = """
 import sys, torch

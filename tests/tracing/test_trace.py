@@ -170,6 +170,7 @@ def test_a_changed_module(change):
     assert_fresh(model, before)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("change", ["attribute", "parameter", "eval", "weight", "loss scale"])
 def test_a_changed_cost_function(change):
     class Fit(mslsq.CostFunction):

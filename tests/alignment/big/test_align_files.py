@@ -19,6 +19,7 @@ def whole(path):
     return file.read(0, 0, *file.size)
 
 
+@pytest.mark.slow
 def test_tiles_place_a_map_as_all_pixels_in_memory_do(pair):
     maps, masks = zip(*(whole(path) for path in pair), strict=True)
     in_memory = align(maps, masks=masks, model="sim2")

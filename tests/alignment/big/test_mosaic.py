@@ -32,6 +32,7 @@ def read(path):
         return dataset.read(1), dataset.profile
 
 
+@pytest.mark.slow
 def test_it_is_the_mean_of_the_maps_as_in_memory(placed, pair, tmp_path, monkeypatch):
     monkeypatch.setattr(overviews, "SIDE", 512)
     written = write_mosaic(placed, tmp_path / "m.tif", overviews=True)

@@ -70,6 +70,7 @@ def whole_of(path):
         return np.where(stored == -1, np.nan, 0.1 * stored + 1500)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("crs", PIXELS)
 @pytest.mark.parametrize("pixels", [1.0, 3.0])
 def test_windows_are_parts_of_what_memory_would_hold(crs, pixels, tmp_path):

@@ -52,6 +52,7 @@ def run(tmp_path_factory, world, reference):
     return folder, result, true
 
 
+@pytest.mark.slow
 def test_the_file_says_what_the_result_does(run):
     folder, result, true = run
     found = read_transform(folder / "resampled" / "transforms.json", "b")

@@ -62,6 +62,7 @@ def test_an_elevation_model_of_three_times_the_pixel_size_lies_where_it_is_cut_f
         assert float(result.overlap[1]) > 0.9
 
 
+@pytest.mark.slow
 @needs_data
 def test_floor_plans_become_one_map_of_ros(tmp_path):
     """Two crops of one plan, the second by 123 pixels to the right: their pixels in one frame, and back."""

@@ -80,6 +80,7 @@ def test_coefficients_are_those_of_the_bias(pair):
     assert stretched.vertical_scale == pytest.approx(1 / 0.98, abs=1e-3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("biases", "error"),
     [
@@ -108,6 +109,7 @@ def test_a_changed_quarter_moves_neither_shift_nor_height(pair):
     assert (off(kept, made) < [0.01, 0.01, 0.08]).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("bias", "error"), [("auto", 0.0), ("quadratic", 0.0), ("plane", 6.0)])
 def test_a_bias_does_not_hide_terrain_that_changed(pair, bias, error):
     made = pair(noise=1.0, side=160, seed=3)
@@ -119,6 +121,7 @@ def test_a_bias_does_not_hide_terrain_that_changed(pair, bias, error):
     assert abs(np.nanmean(left[melt < 0.01])) < 0.15
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("where", ["a quarter", "a side"])
 def test_a_tilt_and_a_stretch_do_not_follow_a_change_whose_border_is_wide(pair, where):
     made = pair(noise=2.0, side=224, seed=7)

@@ -251,6 +251,7 @@ def nees(pair, seeds, spoil=lambda dem, seed: dem, **options):
     return np.array(out)
 
 
+@pytest.mark.slow
 def test_standard_errors_are_those_of_the_errors(pair):
     # its standard deviation is 0.26; that white noise has no long range is not known: errors are stated too large
     assert 0.25 < nees(pair, range(10), find_changes=False).mean() < 1.7

@@ -82,6 +82,7 @@ def test_the_adjugate_is_the_inverse_up_to_scale():
     torch.testing.assert_close(product, torch.linalg.det(matrix)[:, None, None] * torch.eye(3).double())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", ["translation", "sim2", "homography"])
 def test_a_wrong_link_is_outvoted_by_loops(model):
     ends = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 5), (0, 2), (1, 3)]

@@ -65,6 +65,7 @@ def test_another_reference_says_the_same(mosaic, together):
     torch.testing.assert_close(other.gain, gain, atol=2e-3, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_map_that_belongs_elsewhere_is_left_out_with_its_reason(mosaic, together):
     stranger = torch.from_numpy(base("gravel")[100:200, 100:200].copy())
     result = align([*mosaic.maps, stranger])
@@ -113,6 +114,7 @@ def test_ambiguous_links_place_no_brick_on_another():
     assert not (off[np.isfinite(off)] > 0.5).any(), result.message()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("status", [mslsq.Status.MAX_STEPS, mslsq.Status.SINGULAR, mslsq.Status.NON_FINITE])
 def test_where_the_solve_of_all_maps_fails_links_place_them(mosaic, together, status, monkeypatch):
     def failing(dense, state, max_steps):

@@ -55,6 +55,7 @@ def test_what_was_placed_stays_and_the_new_maps_close_the_ring(mosaic, first, mo
     torch.testing.assert_close(result.bias, mosaic.bias, atol=0.03, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_new_map_is_no_surer_than_those_that_it_hangs_on(mosaic, first):
     result = align(mosaic.maps, previous=first)
     shaken = replace(first, covariance=400 * first.covariance)

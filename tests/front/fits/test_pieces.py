@@ -74,6 +74,7 @@ def counts(y: Tensor) -> dict[str, Any]:
     return {**of_y((20 * y).round()), "p0": {"a": 40.0, "rate": 1.0, "c": 8.0}, "noise": "poisson"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", [of_y, own_points, held, with_errors_of_t, with_missing_points, propagated, counts])
 def test_slices_find_what_one_solve_finds(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = {**case(measured()), "solver": mslsq.LevenbergMarquardt(ftol=1e-14)}

@@ -75,6 +75,7 @@ def by_scipy(y: Tensor, bounds: tuple[Tensor, Tensor]) -> np.ndarray:
     return ends
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_the_ends_are_scipys_roots_or_the_bounds(case: str) -> None:
     y = measured()
@@ -94,6 +95,7 @@ def test_ends_that_a_bound_cuts_off_are_the_bound_and_the_report_says_so() -> No
     assert "bound" not in fit.report(interval="linear")
 
 
+@pytest.mark.slow
 def test_a_batch_of_bounds_and_vmap_find_what_single_fits_find() -> None:
     y = measured(4)
     lower, upper = (torch.stack(sides) for sides in zip(*map(pair, CASES), strict=True))
@@ -149,6 +151,7 @@ def test_a_parameter_alone_or_held_by_equal_bounds_has_its_interval() -> None:
     torch.testing.assert_close(held.confidence_interval(method="profile").upper[[0, 2]], known.upper, rtol=1e-7, atol=0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("far", [30.0, 1e5, 1e12])
 def test_where_the_points_bound_no_profile_its_end_is_the_bound(far: float) -> None:
     t = torch.linspace(0.1, 1, 8, dtype=D)

@@ -42,6 +42,7 @@ class Scene:
         return Schur("point", reduced=reduced).bound(self.structure, self.kinds)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

@@ -126,6 +126,7 @@ def test_a_batch_that_becomes_smaller_is_planned_by_halves(stand_in, monkeypatch
     assert executed(stand_in)[0] == 5  # 8, 4, 2, 1, and 8 once more: two are kept
 
 
+@pytest.mark.sampled(1)
 def test_a_structure_that_is_gone_frees_what_it_held_on_the_device(stand_in, proved):
     gc.collect()
     before = stand_in.substitute_alive()

@@ -173,6 +173,7 @@ def graph_function(linear: mslsq.linear.LinearSolver):
 POINT = torch.tensor([0.3, -0.2], dtype=torch.float64)
 
 
+@pytest.mark.slow
 def test_first_derivatives_agree_with_differences_and_with_dense():
     sparse, dense = graph_function(SPARSE), graph_function(DENSE)
     h = 1e-4

@@ -153,6 +153,7 @@ def test_the_steps_are_those_of_the_dense_path(name, solver, linear):
     assert plan_of(residual).compressed is not None
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("loss", [mslsq.Huber(0.3), mslsq.Cauchy(0.2)])
 @pytest.mark.parametrize("name", CASES)
 def test_a_robust_loss_acts_as_in_the_dense_path(name, loss):

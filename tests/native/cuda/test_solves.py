@@ -162,6 +162,7 @@ def whole_steps_spill(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return taken
 
 
+@pytest.mark.sampled(1)
 @NEEDS_COMPILER
 @pytest.mark.parametrize("options", [{}, {"early_stop": False, "max_steps": 37}], ids=["stops", "odd"])
 def test_steps_in_pieces_have_the_bits_of_whole_steps(watch, launches, monkeypatch, options):
