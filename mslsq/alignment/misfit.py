@@ -153,6 +153,8 @@ class Nesting:
         """Is a score of the model on one level one that noise has with less than this probability?"""
         tangent = MODELS[self.options.model].tangent_dim
         statistic = score(level, estimate, tangent, self.freedom)
+        if chance(statistic / blurred(level, self.options.prefilter), tangent) >= probability:
+            return False  # nor is it of residuals that are correlated farther, which would have to be looked at
         return chance(statistic / correlated(level, estimate, self.options.prefilter), tangent) < probability
 
     def noise(self, largest: Estimate) -> list["Noise"]:
@@ -280,13 +282,18 @@ def chance(statistic: float, tangent: int) -> float:
 
 
 def correlated(level: PairLevel, estimate: Estimate, prefilter: float) -> float:
-    """Samples of a level that hold as much as one independent one: 4πs² with s the width of all that has blurred it,
-    the prefilter and 1 px before every halving; or where more of them vary slowly, by light or by what has moved, as
-    many as they show themselves."""
+    """Samples of a level that hold as much as one independent one: as `blurred` has it, or where more of them vary
+    slowly, by light or by what has moved, as many as they show themselves."""
+    return max(blurred(level, prefilter), correlated_pixels(level, estimate))
+
+
+def blurred(level: PairLevel, prefilter: float) -> float:
+    """The same as filters alone make it: 4πs² with s the width of all that has blurred the level, the prefilter and 1
+    px before every halving; 1 at least."""
     square = prefilter**2
     for _ in range(round(math.log2(level.factor))):
         square = (square + 1) / 4
-    return max(1.0, 4 * math.pi * square / level.stride**2, correlated_pixels(level, estimate))
+    return max(1.0, 4 * math.pi * square / level.stride**2)
 
 
 def _parts(tangent: int, freedom: Float[Tensor, "2"]) -> tuple[Int[np.ndarray, " own"], Int[np.ndarray, " extra"]]:

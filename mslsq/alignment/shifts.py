@@ -4,12 +4,13 @@ Everything works on one level and in its pixels.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.fft import next_fast_len
 from torch import Tensor
 
@@ -19,7 +20,9 @@ from mslsq.alignment.pyramid import Level, masked_blur
 from mslsq.kernels import Kernel, may_read
 
 _WHITENED = Kernel("whitened", "nTT?T")
-_SCORES_OF_SUMS = Kernel("scores_of_sums", "nnTdT")
+_SOLID_BOX = Kernel("solid_box", "nnTl")
+_BOX_SUMS = Kernel("box_sums", "nnnTlnnnnnT")
+_SCORES_OF_SUMS = Kernel("scores_of_sums", "nnnSnSnSdT")
 
 BAND_SIGMA = 4.0
 """Pixels of the level: the search looks at structures finer than this."""
@@ -49,6 +52,15 @@ def whitened(level: Level) -> Float[Tensor, "height width"]:
     return detail / torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
+class Sums(NamedTuple):
+    """Of every shift of some images, over the samples that both know: of the images how many, their values, their
+    squares; of the reference its values, their squares; and of the products."""
+
+    others: Float[Tensor, "k 3 height width"]
+    ones: Float[Tensor, "k 2 height width"]
+    products: Float[Tensor, "k height width"]
+
+
 def shift_scores(
     reference: Level,
     images: Float[Tensor, "k height width"],
@@ -58,22 +70,79 @@ def shift_scores(
     """Fisher's z · √overlap of the masked correlation for EVERY integer shift at once (Padfield, 2012), -1 where too
     little.
 
-    Entry [k, dy, dx] (negative shifts wrap) compares reference pixel u with pixel u + d of image k.
+    Entry [k, dy, dx] (negative shifts wrap) compares reference pixel u with pixel u + d of image k. Most masks are a
+    rectangle, and sums over a rectangle need no Fourier transform (`_sums_over_boxes`).
     """
     known = reference.mask.to(images.dtype)
     fixed = whitened(reference)
     smaller = torch.minimum(known.sum(), masks.sum((-2, -1)).clamp(min=1.0))
-    least = min_overlap * float(smaller.min()) if may_read(images, masks) else 0.0
+    readable = may_read(images, masks) and images.dtype in (torch.float32, torch.float64)
+    least = min_overlap * float(smaller.min()) if readable else 0.0
     shape = _lengths(fixed.shape, images.shape[1:], least)
-    one = torch.fft.rfft2(torch.stack([known, fixed, fixed.square()]), s=shape).conj()[FACTORS[0]]
+    box = _solid_box(known) if readable else None
+    if box is not None:
+        sums_of = _sums_over_boxes(fixed, box, shape, masks)
+    else:
+        one = torch.fft.rfft2(torch.stack([known, fixed, fixed.square()]), s=shape).conj()[FACTORS[0]]
+        sums_of = partial(_sums_by_transforms, one, shape)
     together = max(1, SUMS_TOGETHER // (shape[0] * shape[1]))
     found = []
     for first in range(0, len(images), together):
         image, mask = (part[first : first + together] for part in (images, masks))
-        other = torch.fft.rfft2(torch.stack([mask, image, image.square()], 1), s=shape)
-        sums = torch.fft.irfft2(one * other[:, FACTORS[1]], s=shape)
-        found.append(_scores(sums, smaller[first : first + together], min_overlap))
+        found.append(_scores(sums_of(image, mask), smaller[first : first + together], min_overlap))
     return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _sums_by_transforms(
+    one: Float[Tensor, "6 height half"],
+    shape: Sequence[int],
+    image: Float[Tensor, "k height width"],
+    mask: Float[Tensor, "k height width"],
+) -> Sums:
+    """From the transforms `FACTORS[0]` of the reference."""
+    other = torch.fft.rfft2(torch.stack([mask, image, image.square()], 1), s=shape)
+    sums = torch.fft.irfft2(one * other[:, FACTORS[1]], s=shape)
+    return Sums(sums[:, :3], sums[:, 3:5], sums[:, 5])
+
+
+def _sums_over_boxes(
+    fixed: Float[Tensor, "rows columns"],
+    box: Int[np.ndarray, "4"],
+    shape: Sequence[int],
+    masks: Float[Tensor, "k height width"],
+) -> Callable[[Tensor, Tensor], Sums]:
+    """The same where the reference knows a rectangle: sums of the images over that are differences of sums from their
+    corner on. So are those of the reference, where all masks are rectangles, too; two thirds of the transforms are of
+    these sums."""
+    of_masks = [_solid_box(mask) for mask in masks[:1]]
+    if of_masks[0] is not None:
+        of_masks += [_solid_box(mask) for mask in masks[1:]]
+    solid, own = all(one is not None for one in of_masks), torch.stack([fixed, fixed.square()])
+    one = torch.fft.rfft2(own[:1] if solid else own, s=shape).conj()
+    boxes, height, width = iter(of_masks), *masks.shape[1:]
+
+    def sums_of(image: Float[Tensor, "k height width"], mask: Float[Tensor, "k height width"]) -> Sums:
+        count = len(image)
+        others = image.new_empty(count, 3, *shape)
+        planes = torch.stack([mask, image, image.square()], 1)
+        _BOX_SUMS(3 * count, height, width, planes, box, 0, *shape, height, width, others)
+        if not solid:
+            other = torch.fft.rfft2(planes[:, :2], s=shape)
+            sums = torch.fft.irfft2(one[[0, 1, 0]] * other[:, [0, 0, 1]], s=shape)
+            return Sums(others, sums[:, :2], sums[:, 2])
+        ones = image.new_empty(count, 2, *shape)
+        for k in range(count):
+            _BOX_SUMS(2, *fixed.shape, own, next(boxes), 1, *shape, height, width, ones[k])
+        return Sums(others, ones, torch.fft.irfft2(one * torch.fft.rfft2(image, s=shape), s=shape))
+
+    return sums_of
+
+
+def _solid_box(mask: Float[Tensor, "height width"]) -> Int[np.ndarray, "4"] | None:
+    """The first and the last row and the first and the last column of what is not zero, if that is a rectangle."""
+    box = np.empty(4, dtype=np.int64)
+    _SOLID_BOX(*mask.shape, mask.contiguous(), box)
+    return box if box[1] >= box[0] else None
 
 
 def _lengths(one: Sequence[int], other: Sequence[int], least: float) -> list[int]:
@@ -88,9 +157,8 @@ SUMS_TOGETHER = 1 << 15
 """Shifts whose sums are made at once: the rotations of a small map in one call, of larger ones image by image, as the
 sums of 72 rotations would be 100 MB."""
 
-FACTORS = [0, 1, 0, 2, 0, 1], [0, 0, 1, 0, 2, 1]
-"""Which of (mask, values, squares) of the reference, and of an image, are multiplied: `_scores` says what the sums
-are."""
+FACTORS = [0, 0, 0, 1, 2, 1], [0, 1, 2, 0, 0, 1]
+"""Which of (mask, values, squares) of the reference, and of an image, are multiplied for the six `Sums`."""
 
 
 def quick_length(least: int) -> int:
@@ -104,21 +172,21 @@ def quick_length(least: int) -> int:
     return 4 * quarter
 
 
-def _scores(
-    sums: Float[Tensor, "k 6 height width"], smaller: Float[Tensor, " k"], min_overlap: float
-) -> Float[Tensor, "k height width"]:
-    """Of the sums over the samples that both know: of ones, of the one's values, the other's, their squares, the
-    products."""
-    if may_read(sums, smaller) and sums.dtype in (torch.float32, torch.float64):
-        scores, settings = torch.empty_like(sums[:, 0]), np.array([min_overlap, *smaller.tolist()])
-        _SCORES_OF_SUMS(len(sums), sums[0, 0].numel(), sums.contiguous(), settings, scores)
+def _scores(sums: Sums, smaller: Float[Tensor, " k"], min_overlap: float) -> Float[Tensor, "k height width"]:
+    """Of the sums over the samples that both know."""
+    others, ones, products = sums
+    if may_read(*sums, smaller) and products.dtype in (torch.float32, torch.float64):
+        scores, settings = products.new_empty(products.shape), np.array([min_overlap, *smaller.tolist()])
+        strided = [part for array in sums for part in (array.stride(0), array)]
+        _SCORES_OF_SUMS(len(scores), scores[0].numel(), *strided, settings, scores)
         return scores
-    count, f_sum, g_sum, f_square, g_square, both = sums.unbind(1)
+    count, g_sum, g_square = others.unbind(1)
+    f_sum, f_square = ones.unbind(1)
     count = count.clamp(min=0)
     safe = count.clamp(min=1.0)
     f_spread = f_square - f_sum.square() / safe
     g_spread = g_square - g_sum.square() / safe
-    product = both - f_sum * g_sum / safe
+    product = products - f_sum * g_sum / safe
     # A patch whose variance is below 1 % of the map's has no texture to correlate by.
     textured = (f_spread > 0.01 * count) & (g_spread > 0.01 * count)
     ncc = torch.where(textured, product / (f_spread * g_spread).clamp(min=1e-12).sqrt(), torch.zeros_like(product))

@@ -64,6 +64,35 @@ def test_masked_correlation_equals_the_direct_sum_at_every_shift():
         assert abs(float(scores[dy, dx]) - expected) < 1e-9
 
 
+@pytest.mark.parametrize("masks", ["two rectangles", "a rectangle and another shape"])
+def test_sums_over_rectangles_need_no_transform(masks, monkeypatch):
+    random = torch.Generator().manual_seed(4)
+    known, of_images = torch.zeros(40, 33), torch.zeros(2, 37, 41)
+    known[2:38, 3:30], of_images[0, 1:30, 4:41], of_images[1, 5:37, :35] = 1, 1, 1
+    if masks != "two rectangles":
+        of_images[1, 20, 20] = 0
+    reference = pyramid.Level(torch.randn(1, 40, 33, generator=random), known > 0, 1)
+    images = of_images * torch.randn(2, 37, 41, generator=random)
+    found = shifts.shift_scores(reference, images, of_images, 0.2)
+    monkeypatch.setattr(shifts, "_solid_box", lambda mask: None)
+    by_transforms = shifts.shift_scores(reference, images, of_images, 0.2)
+    assert 100 < int((found > -1).count_nonzero()) < found.numel()
+    assert torch.equal(found > -1, by_transforms > -1)
+    torch.testing.assert_close(found, by_transforms, rtol=0, atol=1e-4)
+
+
+def test_only_a_rectangle_is_one():
+    mask = torch.zeros(5, 7, dtype=torch.float64)
+    assert shifts._solid_box(mask) is None
+    mask[1:4, 2:6] = 1
+    box = shifts._solid_box(mask)
+    assert box is not None and box.tolist() == [1, 3, 2, 5]
+    for y, x in [(0, 0), (2, 6), (4, 3), (2, 3)]:
+        other = mask.clone()
+        other[y, x] = 1 - other[y, x]
+        assert shifts._solid_box(other) is None
+
+
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("degrees", [0, 33, 90, 137, 180, -75])
 @pytest.mark.parametrize("name", ["camera", "elevation"])

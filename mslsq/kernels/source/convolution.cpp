@@ -55,14 +55,19 @@ void along_a_row(const T* line, const T* kernel, i64 reach, i64 width, T* to) {
 }
 
 // each(y, x, have, numbers) for the strips of rows first, first + every, .. before last; rows[y] is there for every y
-// within reach.
+// within reach. Where they all are one and the same row, as those of shares inside a map are, it is summed once.
 template <class T, class Each>
 void along_columns(const T* const* rows, const T* kernel, i64 reach, i64 width, i64 first, i64 last, i64 every, Each each) {
     T found[STRIP];
     for (i64 x = 0; x < width; x += STRIP) {
         const i64 have = std::min(STRIP, width - x);
+        const T* before = nullptr;
         for (i64 y = first; y < last; y += every) {
-            weighted_sum<T>([rows, y, x](i64 t) { return rows[y + t] + x; }, kernel, reach, have, found);
+            const T* only = rows[y];
+            for (i64 t = -reach; t <= reach && only; t++)
+                if (rows[y + t] != only) only = nullptr;
+            if (!only || only != before) weighted_sum<T>([rows, y, x](i64 t) { return rows[y + t] + x; }, kernel, reach, have, found);
+            before = only;
             each(y, x, have, found);
         }
     }
@@ -261,11 +266,11 @@ i64 settle(i64 count, i64 height, i64 width, const bool* mask, i64 across, i64 e
         for (i64 x = 0; x < width; x++) data += mask[y * every * across + x * every];
     for (i64 k = 0; k < thresholds; k++) {
         const T bar = T(threshold[k]);
-        i64 kept = 0;
-        for (i64 i = 0; i < n; i++) valid[i] = share[i] > bar, kept += share[i] > bar;
+        i64 kept = 0, hollows = 0;
+        for (i64 i = 0; i < n; i++) valid[i] = share[i] > bar, kept += share[i] > bar, hollows += share[i] <= hollow;
+        holes = hollows;
         if (double(kept) >= enough * double(data)) break;
     }
-    for (i64 i = 0; i < n; i++) holes += share[i] <= hollow;
     if (!holes || holes * (reach + 1) >= n) return holes;
     std::unique_ptr<bool[]> full(new bool[n]), open(new bool[n]);
     for (i64 i = 0; i < n; i++) full[i] = share[i] > hollow, open[i] = !full[i];

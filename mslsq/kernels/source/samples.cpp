@@ -274,47 +274,6 @@ void whitened(i64 n, const T* image, const T* smooth, const bool* mask, T* to) {
     for (i64 k = 0; k < n; k++) to[k] /= spread > 0 ? spread : T(1);
 }
 
-// Of every shift, from sums over the samples that both maps know there (how many, of one map's values and of the other's, of
-// their squares, and of the products): Fisher's z of the correlation, times the root of the share of the smaller map; -1 where
-// that share is too little.
-template <class T>
-void scores_of_sums(i64 n, const T* counts, const T* ones, const T* others, const T* ones_squared, const T* others_squared,
-                    const T* products, T smaller, T least, T* to) {
-    constexpr T TEXTURE = T(0.01), HIGHEST = T(0.999), TINY = T(1e-12);
-    for (i64 k = 0; k < n; k++) {
-        const T count = std::max(counts[k], T(0)), safe = std::max(count, T(1)), share = count / smaller;
-        const T one = ones_squared[k] - ones[k] * ones[k] / safe, other = others_squared[k] - others[k] * others[k] / safe;
-        const bool textured = (one > TEXTURE * count) & (other > TEXTURE * count);
-        const T found = (products[k] - ones[k] * others[k] / safe) / std::sqrt(std::max(one * other, TINY));
-        const T bounded = textured ? std::min(std::max(found, -HIGHEST), HIGHEST) : T(0);
-        to[k] = share >= least ? (1 + bounded) / (1 - bounded) : T(-1);  // -1: no logarithm
-    }
-    for (i64 k = 0; k < n; k++)
-        if (to[k] >= 0) {
-            const T share = std::max(counts[k], T(0)) / smaller;
-            to[k] = T(0.5) * std::log(to[k]) * std::sqrt(std::min(share, T(1)));
-        }
-}
-
-// The highest of the scores that no other exceeds within `lobe` rows and columns of it, where they are numbered around, and
-// that lies farther than `lobe` from the shift (0, 0): row and column, or the first of all with -1.
-template <class T>
-void best_peak(i64 rows, i64 columns, const T* scores, const double* down, const double* right, i64 lobe, i64* to, double* score) {
-    T best = T(-1);
-    to[0] = to[1] = 0;
-    for (i64 y = 0; y < rows; y++)
-        for (i64 x = 0; x < columns; x++) {
-            const T here = scores[y * columns + x];
-            if (!(here > best) || down[y] * down[y] + right[x] * right[x] <= double(lobe * lobe)) continue;
-            bool highest = true;
-            for (i64 j = y - lobe; j <= y + lobe; j++)
-                for (i64 i = x - lobe; i <= x + lobe; i++)
-                    highest &= !(scores[(j + rows) % rows * columns + (i + columns) % columns] > here);
-            if (highest) best = here, to[0] = y, to[1] = x;
-        }
-    *score = double(best);
-}
-
 // What is to be known of a map before it is used: which samples are finite in all channels and not masked, how many, and mean,
 // standard deviation, least and largest of the numbers there.
 template <class T>
@@ -392,18 +351,6 @@ void survey(i64 channels, i64 n, const T* values, bool* known, double* to) {
     }                                                                                                                 \
     MSLSQ_EXPORT(whitened, type)(i64 n, const T* image, const T* smooth, const bool* mask, T* to) {                   \
         whitened<T>(n, image, smooth, mask, to);                                                                      \
-    }                                                                                                                 \
-    /* down, right: the shift that each row and column of the scores means */                                         \
-    MSLSQ_EXPORT(best_peak, type)                                                                                     \
-    (i64 rows, i64 columns, const T* scores, const double* down, const double* right, i64 lobe, i64* to,              \
-     double* score) {                                                                                                 \
-        best_peak<T>(rows, columns, scores, down, right, lobe, to, score);                                            \
-    }                                                                                                                 \
-    /* sums (images, 6, n); settings (images + 1): the least share, the smaller map's samples; to: a score for every shift */ \
-    MSLSQ_EXPORT(scores_of_sums, type)(i64 images, i64 n, const T* sums, const double* settings, T* to) {             \
-        for (i64 k = 0; k < images; k++, sums += 6 * n, to += n)                                                      \
-            scores_of_sums<T>(n, sums, sums + n, sums + 2 * n, sums + 3 * n, sums + 4 * n, sums + 5 * n,              \
-                              T(settings[1 + k]), T(settings[0]), to);                                                \
     }                                                                                                                 \
     /* known: true where no mask says otherwise, and then where numbers are; to: count, mean, deviation, extremes */  \
     MSLSQ_EXPORT(survey, type)(i64 channels, i64 n, const T* values, bool* known, double* to) {                       \
