@@ -13,7 +13,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from mslsq.alignment.curves import CURVED, Curve, curve_between, taken_along
+from mslsq.alignment.curves import Curve, curve_between, is_curved, taken_along
 from mslsq.alignment.evenness import UNEVEN, unevenness
 from mslsq.alignment.linking import Linked, Linker
 from mslsq.alignment.pair_level import PairLevel
@@ -72,9 +72,11 @@ class AlongCurves:
     def placed(self) -> Bent:
         """By values along a curve where a gain and a bias leave one that is believed; as it was elsewhere."""
         curve = curve_between(self.level, self.by_values.placed.estimate)
-        settled = self.settled() if curve is not None and curve.explained >= CURVED else None
+        curved = is_curved(self.level, self.by_values.placed.estimate, curve)
+        settled = self.settled() if curved else None
         if curve is None or settled is None:
-            return Bent(self.by_values, unevenness(self.level, self.by_values.placed.estimate))
+            linked = self.doubted(curve) if curve is not None and curved else self.by_values
+            return Bent(linked, unevenness(self.level, self.by_values.placed.estimate))
         other, doubt = self.behind_the_prefilter(settled), 0.0
         found = Bent(settled.linked, settled.share)
         if other is not None:
@@ -106,6 +108,16 @@ class AlongCurves:
                 break
         return None if found is None else Settled(found.linked, found.share, shrinks, rest)
 
+    def doubted(self, curve: Curve) -> Linked:
+        """As it was, where the place along a curve is not believed: by how far curves would move it, if that is
+        another place nearby, is a part of its error."""
+        first = self.by_values
+        moved = self.linker.apart(self.along(curve, first.transform).linked, first)
+        if not moved <= self.near:
+            return first
+        why = f" A curve of values explains {curve.explained:.0%} of its residuals, and may move it by {moved:.2g} px."
+        return self.stated(first, 0.0, moved / (1 - SHRINKS[1])).explained(why)
+
     def behind_the_prefilter(self, settled: Settled) -> Bent | None:
         """Where one curve more would put it, of the maps as the solve sees them."""
         curve = curve_between(self.level, settled.linked.placed.estimate)
@@ -115,7 +127,9 @@ class AlongCurves:
         """One map's values taken along a curve, and the pair placed by them from a start."""
         maps, changed = list(self.linker.maps), 0 if curve.of_fixed else 1
         index = self.pair[changed]
-        maps[index] = taken_along(self.linker.map(index), curve, *self.linker.units(*self.pair)[changed])
+        bent = taken_along(self.linker.map(index), curve, *self.linker.units(*self.pair)[changed])
+        # What is compared inverted is inverted once more.
+        maps[index] = bent.inverted() if changed == 1 and self.linker.options.metric.sign < 0 else bent
         curved = replace(self.linker, maps=maps)
         again = curved.link(*self.pair, start, trusted=True)
         return Bent(again, unevenness(curved.finest(*self.pair), again.placed.estimate))

@@ -42,6 +42,10 @@ class Prepared:
         self.mean, self.spread = mean_and_spread
         self._pyramids: dict[Any, list[Level]] = {}
 
+    def inverted(self) -> "Prepared":
+        """The negative of the map."""
+        return Prepared(-self.values, self.mask, (-self.mean, self.spread))
+
     def pyramid(
         self, levels: int, mean: float, spread: float, prefilter: float, metric: Metric = METRICS["squared"]
     ) -> list[Level]:

@@ -20,6 +20,10 @@ HEAVY_TAILS = 1.5
 """The finest level is solved with plain least squares unless the residuals' standard deviation exceeds this many times
 their MAD sigma: then outliers are real (moved objects, unknown areas) and the robust loss stays."""
 
+OBJECTS = 3.0
+"""Standard deviations per MAD sigma from which residuals are those of what has moved: 5 and more there, 0.7 to 1.8
+under light and curves of values (the halves "choose" of `benchmarks/light.py` and `metric_pairs.py`)."""
+
 
 def residual_at(
     estimate: Estimate, level: PairLevel, every: int = 1
@@ -96,6 +100,12 @@ def _sigma_and_deviation(chosen: Float[Tensor, " some"]) -> tuple[float, float]:
 
 def _bounded(sigma: float, deviation: float) -> tuple[float, float]:
     return max(sigma, 0.2 * deviation, 1e-6), deviation
+
+
+def of_objects(estimate: Estimate, level: PairLevel) -> bool:
+    """Have the residuals the tails of what has moved?"""
+    sigma, deviation = spread_at(estimate, level)
+    return deviation >= OBJECTS * sigma
 
 
 def heavy_tails(estimate: Estimate, level: PairLevel) -> bool:

@@ -5,7 +5,8 @@ import pytest
 import scipy.ndimage
 import torch
 
-from mslsq.alignment import align, models, synthetic
+from mslsq.alignment import align, light, models, synthetic
+from mslsq.alignment.along_curves import AlongCurves
 from mslsq.alignment.curves import CURVED, curve_between, taken_along
 from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.measures import corner_error
@@ -32,14 +33,28 @@ def pair(name, change, noise=0.01):
 
 
 @pytest.mark.parametrize(("name", "power"), [("coffee", 2.5), ("coffee", 0.4), ("gravel", 2.5)])
-def test_a_gamma_no_longer_pulls_the_place_aside(name, power):
+@pytest.mark.parametrize("metric", ["squared", "inverted", "auto"])
+def test_a_gamma_no_longer_pulls_the_place_aside(name, power, metric, monkeypatch):
     maps, truth = pair(name, lambda values: values**power)
-    by_gain, found = (align(maps, model="se2", metric=metric) for metric in ("squared", "auto"))
+    maps[1] = -maps[1] if metric == "inverted" else maps[1]
+    found = align(maps, model="se2", metric=metric)
+    monkeypatch.setattr(light, "DOUBTED", 1.0)
+    by_gain = align(maps, model="se2", metric="inverted" if metric == "inverted" else "squared")
     plain, error = (corner_error(result.transforms[1], truth, SIZE, SIZE) for result in (by_gain, found))
-    assert SAYS in found.reasons[1] and found.metrics[1] == "squared"
+    assert SAYS in found.reasons[1] and found.metrics[1] == ("inverted" if metric == "inverted" else "squared")
     assert error < 0.6 * plain and error < 4 * float(found.corner_sigma[1])
     # The gain and the bias that are told are those that fit without the curve.
     assert torch.allclose(found.gain, by_gain.gain) and torch.allclose(found.bias, by_gain.bias)
+
+
+def test_a_curve_whose_place_is_not_believed_is_in_the_stated_error(monkeypatch):
+    maps, truth = pair("coffee", lambda values: values**2.5)
+    monkeypatch.setattr(AlongCurves, "settled", lambda self: None)
+    found = align(maps, model="se2")
+    error, stated = corner_error(found.transforms[1], truth, SIZE, SIZE), float(found.corner_sigma[1])
+    assert "may move it by" in found.reasons[1] and error < 2 * stated
+    monkeypatch.setattr(light, "DOUBTED", 1.0)
+    assert stated > 2 * float(align(maps, model="se2").corner_sigma[1])
 
 
 def test_where_edges_alone_tell_the_curve_the_stated_error_says_so():
@@ -64,7 +79,7 @@ def test_where_edges_alone_tell_the_curve_the_stated_error_says_so():
 def test_nothing_is_bent_between_maps_that_a_gain_and_a_bias_tell_apart():
     maps, _ = pair("astronaut", lambda values: 0.2 + 1.3 * values)
     plain, found = (align(maps, model="se2", metric=metric) for metric in ("squared", "auto"))
-    assert SAYS not in found.reasons[1] and torch.equal(plain.transforms, found.transforms)
+    assert SAYS not in plain.reasons[1] + found.reasons[1] and torch.equal(plain.transforms, found.transforms)
 
 
 def level(reference, moving):
