@@ -169,11 +169,14 @@ def _judged_derivative(program: Program, solved: Tensor, said: Callable[[], bool
 
 def _polished(program: Program, solved: Tensor, args: tuple[Any, ...]) -> Tensor:
     """A solution after Newton steps on the gradient of plain reverse mode, where those make it smaller: costs tell the
-    solution to the root of rounding alone, and four digits of its difference."""
+    solution to the root of rounding alone, and four digits of its difference. Where a step raises the cost that mode is
+    wrong (`torch.ldexp` by negative integers), and the solution stays as it was."""
+
+    def cost(x: Tensor) -> Tensor:
+        return 0.5 * (_graded_numbers(program.residual(x, *args)) ** 2).sum()
 
     def gradient(x: Tensor, create_graph: bool = False) -> Tensor:
-        cost = 0.5 * (_graded_numbers(program.residual(x, *args)) ** 2).sum()
-        return torch.autograd.grad(cost, x, create_graph=create_graph)[0].reshape(-1)
+        return torch.autograd.grad(cost(x), x, create_graph=create_graph)[0].reshape(-1)
 
     def followed(x: Tensor) -> Tensor:
         return x.detach().clone().requires_grad_()
@@ -184,7 +187,7 @@ def _polished(program: Program, solved: Tensor, args: tuple[Any, ...]) -> Tensor
             slope = gradient(x, create_graph=True)
             hessian = torch.stack([torch.autograd.grad(one, x, retain_graph=True)[0].reshape(-1) for one in slope])
             moved = followed(x - torch.linalg.solve(hessian, slope).reshape(x.shape))
-            if not gradient(moved).norm() < slope.norm():
+            if not (gradient(moved).norm() < slope.norm() and cost(moved) <= (1 + 1e-12) * cost(x)):
                 break
             x = moved
     except RuntimeError:  # no derivative in reverse mode, or a singular Hessian

@@ -17,6 +17,7 @@ from torch import Tensor
 from mslsq.manifolds.base import Manifold, ManifoldError
 from mslsq.manifolds.euclidean import Euclidean
 from mslsq.manifolds.lie_group import LieGroup
+from mslsq.manifolds.unit_vector import UnitVector
 from mslsq.private import jacfwd
 from mslsq.validation import made_a_tensor
 
@@ -58,6 +59,15 @@ class Space:
     def tangent_parts(self) -> dict[str, slice]:
         """The parts of the tangent that have a name."""
         return {}
+
+    @property
+    def turns(self) -> tuple[bool, ...]:
+        """Which entries of the tangent are angles, of which a few radians lead everywhere; those that are known."""
+        return (False,) * self.tangent_dim
+
+    def tangent_sizes(self, storage: Storage) -> Tangent:
+        """How large each entry of the tangent can be, squared: an angle one radian, all others as the storage is."""
+        raise NotImplementedError
 
     def wrap(self, storage: Storage) -> Any:
         """What a residual receives: a tensor, a manifold element, a dict of them. Nothing is checked."""
@@ -130,6 +140,9 @@ class EuclideanSpace(Space):
     def has_closed_form(self) -> bool:
         return True
 
+    def tangent_sizes(self, storage: Storage) -> Tangent:
+        return storage * storage
+
     def wrap(self, storage: Storage) -> Tensor:
         return storage
 
@@ -181,6 +194,19 @@ class ManifoldSpace(Space):
         parts = {"translation": slice(0, unit.start), "rotation": slice(unit.start, turned)}
         parts["scale"] = slice(turned, self.tangent_dim)
         return {name: part for name, part in parts.items() if part.start < part.stop}
+
+    @property
+    def turns(self) -> tuple[bool, ...]:
+        everything = slice(0, self.tangent_dim if issubclass(self.manifold, UnitVector) else 0)
+        turned = self.tangent_parts.get("rotation", everything)
+        return tuple(turned.start <= place < turned.stop for place in range(self.tangent_dim))
+
+    def tangent_sizes(self, storage: Storage) -> Tangent:
+        squared = (storage * storage).sum(-1, keepdim=True)
+        one, rest = torch.ones_like(squared), squared
+        if any(self.turns):  # what is left of the storage beside a unit quaternion
+            rest = (squared - 1).clamp(min=0)
+        return torch.cat([one if turn else rest for turn in self.turns], -1)
 
     def wrap(self, storage: Storage) -> Manifold:
         return self.manifold._wrap(storage)
@@ -242,6 +268,14 @@ class ProductSpace(Space):
         return {
             name: slice(stop - space.tangent_dim, stop) for (name, space), stop in zip(self.parts, stops, strict=True)
         }
+
+    @property
+    def turns(self) -> tuple[bool, ...]:
+        return tuple(turn for _, space in self.parts for turn in space.turns)
+
+    def tangent_sizes(self, storage: Storage) -> Tangent:
+        pieces = storage.split([space.storage_dim for _, space in self.parts], -1)
+        return torch.cat([space.tangent_sizes(x) for (_, space), x in zip(self.parts, pieces, strict=True)], -1)
 
     def wrap(self, storage: Storage) -> dict[str, Any]:
         pieces = storage.split([space.storage_dim for _, space in self.parts], -1)

@@ -23,6 +23,7 @@ from mslsq.solvers.forcing import first_accuracy, next_accuracy
 from mslsq.solvers.solver import MethodState, Proposal, Solver
 from mslsq.solvers.state import Record, State
 from mslsq.solvers.stationarity import gradient_floor, gradient_met, is_hidden, scales, squared_length, squared_sizes
+from mslsq.solvers.turning import holding, idle_turns, without_gradient
 from mslsq.solvers.verdict import Judge, Verdict, by_cost
 
 
@@ -57,7 +58,9 @@ class Step:
         gradient_norm = _largest(model.gradient)
         scale = scales(squared_norms)
         sizes = squared_sizes(self.linearizer, values)
-        method = self.solver.start(model, self._remembering(self.linear), sizes)
+        idle = self._idle(model, values)
+        model = without_gradient(model, idle)
+        method = self.solver.start(model, holding(self._remembering(self.linear), idle), sizes)
         length = squared_length(model.gradient, scale)
         floor = gradient_floor(self.solver, self.linear, model.matrix, sizes, length, model.cost, self.asks)
         met = gradient_met(self.solver, model.gradient, gradient_norm, length, model.cost, floor)
@@ -85,9 +88,11 @@ class Step:
         `wary` looks at the cost of the trial points first, and linearizes there only if a problem may accept its own.
         """
         running = state.status == Status.RUNNING
-        proposal, values = self._proposed(state, inputs)
+        idle = self._idle(state.model, state.values)
+        proposal, values = self._proposed(state, inputs, idle)
         model = self._trial(state, values, inputs, proposal) if wary else self._linearized(values, inputs, state.box)
-        verdict = self._judge.compare(state, model, proposal, running)
+        model = without_gradient(model, self._idle(model, values))
+        verdict = self._judge.compare(state, model, proposal, running, idle)
         keeps = self._selection(verdict.accepted)
         kept = Linearization(*map(keeps, model, state.model))
         method = self.solver.update(state.method, kept, proposal, verdict.gain, verdict.accepted, self.linear)
@@ -130,11 +135,14 @@ class Step:
         model = self.linearize(values, inputs)
         return with_projected_gradient(self.linearizer, model, values, box) if box else model
 
-    def _proposed(self, state: State, inputs: TermInputs) -> tuple[Proposal, Values]:
-        """The method's step, within the bounds, and where it leads to."""
+    def _proposed(
+        self, state: State, inputs: TermInputs, idle: Bool[Tensor, "batch columns"] | None
+    ) -> tuple[Proposal, Values]:
+        """The method's step, within the bounds and without idle turns, and where it leads to."""
         linear, most = self.linear.to_accuracy(state.accuracy), self.solver.most_acceleration
         if self.asks and self.first:
             linear = Remembering(linear, [self.first.pop()])
+        linear = holding(linear, idle)
         proposal, values = moved_by(
             self.solver, self.linearizer, state.model, state.method, linear, state.values, state.box, self.asks
         )
@@ -143,6 +151,9 @@ class Step:
         wanted = None if self.solver.bends_always else self.solver.creeping(state.method)
         at = self.linearizer, state.model, linear, state.values, inputs, state.box
         return accelerated(proposal, values, most, wanted, self.pulled, *at)
+
+    def _idle(self, model: Linearization, values: Values) -> Bool[Tensor, "batch columns"] | None:
+        return idle_turns(self.linearizer, model.matrix, values, self.asks)
 
     def _remembering(self, linear: LinearSolver) -> LinearSolver:
         """A solver by which the first step need not be solved for again, where numbers may be read."""

@@ -76,8 +76,15 @@ class Judge:
     def linear(self) -> LinearSolver:
         return self.linearizer.linear_solver
 
-    def compare(self, state: State, model: Linearization, proposal: Proposal, running: Tensor) -> Verdict:
-        """Is the trial point better?"""
+    def compare(
+        self,
+        state: State,
+        model: Linearization,
+        proposal: Proposal,
+        running: Tensor,
+        idle: Bool[Tensor, "batch columns"] | None = None,
+    ) -> Verdict:
+        """Is the trial point better? The lengths of `idle` columns, which are rounding, do not count."""
         decrease, level, descends = by_cost(state, model.cost, proposal)
         before = self.linear.storage.diagonal(state.model.matrix)
         after = self.linear.storage.diagonal(model.matrix)
@@ -92,7 +99,8 @@ class Judge:
         length = squared_length(model.gradient, scale)
         old_length = squared_length(state.model.gradient, scale)
         better = length < old_length
-        sound = (after >= COLLAPSE**2 * before).all(-1)
+        sound = after >= COLLAPSE**2 * before
+        sound = (sound if idle is None else sound | idle).all(-1)
         if proposal.lands is not None:  # a variable may well take the influence of another with it onto its bound
             sound = sound | proposal.lands
         sound = finite & sound
