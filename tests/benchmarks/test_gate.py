@@ -76,7 +76,7 @@ def run(tmp_path: Path, measured: Any, *options: Any) -> tuple[int, str]:
 def test_the_command_fails_on_a_regression_of_the_committed_baseline(tmp_path: Path) -> None:
     committed = json.loads(gate.BASELINE.read_text())
     slower = copy.deepcopy(committed)
-    target, of_target = next(iter(slower.items()))
+    target, of_target = next(iter(next(iter(slower.values())).items()))
     name = next(name for name, numbers in of_target["metrics"].items() if "ratio" in numbers)
     of_target["metrics"][name]["ratio"] *= 2
     assert run(tmp_path, committed)[0] == 0
@@ -84,9 +84,9 @@ def test_the_command_fails_on_a_regression_of_the_committed_baseline(tmp_path: P
     assert code == 1 and f"WORSE    {target}/{name}, ratio" in output
 
 
-def of(**targets: Any) -> dict[str, Any]:
-    """What is measured, or the baseline, by instruction set."""
-    return {target: {"about": {}, "metrics": metrics} for target, metrics in targets.items()}
+def of(processor: str = "one", **targets: Any) -> dict[str, Any]:
+    """What is measured, or the baseline, by processor and instruction set."""
+    return {processor: {target: {"about": {}, "metrics": metrics} for target, metrics in targets.items()}}
 
 
 def test_an_instruction_set_is_compared_with_its_own_baseline(tmp_path: Path) -> None:
@@ -99,6 +99,25 @@ def test_an_instruction_set_is_compared_with_its_own_baseline(tmp_path: Path) ->
         assert missing == ["avx512: not measured"]
 
 
+def test_another_processor_is_asked_for_steps_and_costs_alone() -> None:
+    """By the same code a graph takes 0.36 of the peer's time on one processor and 0.55 on another."""
+    name = "pose_graph/sphere2500/mslsq LM"
+    before = of(avx2=BASELINE)
+    findings, missing = gate.compare_targets(of("another", avx2=changed(name, "ratio", 3.0)), before)
+    assert {finding.kind for finding in findings} == {"steps", "cost", "cost_float32"}
+    assert not any(finding.failed for finding in findings)
+    assert missing == ["avx2: times were not measured on another, steps and costs are those of one"]
+    findings, _ = gate.compare_targets(of("another", avx2=changed(name, "steps", 20.0)), before)
+    assert [finding.name for finding in findings if finding.failed] == [f"avx2/{name}"]
+    own = before | of("another", avx2=changed(name, "ratio", 2.9))
+    findings, missing = gate.compare_targets(of("another", avx2=changed(name, "ratio", 3.0)), own)
+    assert not missing and not any(finding.failed for finding in findings)
+
+
+def test_this_processor_has_a_name() -> None:
+    assert gate.processor() == gate.processor() != ""
+
+
 def test_one_without_a_baseline_is_said_and_nothing_compared_is_no_success(tmp_path: Path) -> None:
     baseline = tmp_path / "baseline.json"
     baseline.write_text(json.dumps(of(avx512=BASELINE)))
@@ -109,9 +128,9 @@ def test_one_without_a_baseline_is_said_and_nothing_compared_is_no_success(tmp_p
 def test_an_update_replaces_one_instruction_set_and_keeps_the_others(tmp_path: Path) -> None:
     baseline = tmp_path / "baseline.json"
     better = changed("pose_graph/sphere2500/mslsq LM", "steps", 5.0)
-    for measured in (of(avx512=BASELINE), of(avx2=BASELINE), of(avx2=better)):
+    for measured in (of(avx512=BASELINE), of(avx2=BASELINE), of("another", avx2=BASELINE), of(avx2=better)):
         assert run(tmp_path, measured, "--baseline", baseline, "--update")[0] == 0
-    assert json.loads(baseline.read_text()) == of(avx512=BASELINE, avx2=better)
+    assert json.loads(baseline.read_text()) == of(avx512=BASELINE, avx2=better) | of("another", avx2=BASELINE)
 
 
 def test_what_the_machine_lacks_is_not_measured(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -128,4 +147,4 @@ def test_what_the_machine_lacks_is_not_measured(monkeypatch: pytest.MonkeyPatch,
         assert gate.measure_target(1) == {}
         assert f"not measured: {error}" in capsys.readouterr().err
     monkeypatch.setattr(mslsq.kernels, "target", lambda: "avx2")
-    assert gate.measure_target(1)["avx2"]["metrics"] == BASELINE
+    assert gate.measure_target(1)[gate.processor()]["avx2"]["metrics"] == BASELINE
