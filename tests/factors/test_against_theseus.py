@@ -35,8 +35,8 @@ def test_collision_is_that_of_theseus_with_the_axes_of_the_field_exchanged(kind)
     (expected_jacobian,), expected = theirs.jacobians()
 
     pose = mslsq.Variable("pose", mslsq.Euclidean(2) if kind == "Point2" else mslsq.SE2, count=count)
-    shared = {"distance": mslsq.Shared(field.T.contiguous()), "origin": mslsq.Shared(ORIGIN)}
-    cost = factors.Collision(pose[torch.arange(count)], **shared, cell=CELL, margin=MARGIN)
+    distance, origin = mslsq.Shared(field.T.contiguous()), mslsq.Shared(ORIGIN)
+    cost = factors.Collision(pose[torch.arange(count)], distance=distance, origin=origin, cell=CELL, margin=MARGIN)
 
     def residuals(delta):
         moved = places + delta if kind == "Point2" else mslsq.SE2(elements).retract(delta)
