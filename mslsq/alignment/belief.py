@@ -18,6 +18,7 @@ from mslsq.alignment.misfit import FITS, Misfit, larger_models, misfit
 from mslsq.alignment.models import MODELS
 from mslsq.alignment.options import Options
 from mslsq.alignment.passes import NormalEquations
+from mslsq.alignment.pulls import by_blocks
 from mslsq.alignment.refine import Refined
 from mslsq.alignment.repeats import FAR_AHEAD, REPEATED, repeated
 from mslsq.alignment.result import MapStatus, Stage
@@ -264,8 +265,15 @@ def _precision(
 def _determined(
     pair: Pair, estimate: Estimate, options: Options, position: int, normal: NormalEquations | None = None
 ) -> tuple[Float[Tensor, "tangent tangent"], float]:
-    """The covariance of a place, and the standard error of its corners, as the pixels of one level have them. (A coarse
-    level's are too large: its samples are less correlated than those that are prefiltered.)"""
+    """The covariance of a place, and the standard error of its corners, as the pixels of one level have them; of the
+    finest, whichever is more of what noise and the pulls of blocks say. (A coarse level's are too large: its samples
+    are less correlated than those that are prefiltered.)"""
     level, reference = pair.levels[position], pair.reference[position]
     covariance = tangent_covariance(estimate, level, options, pair.freedom, normal, reference)
-    return covariance, corner_sigma(estimate, covariance, pair.frame, options.model)
+    sigma = corner_sigma(estimate, covariance, pair.frame, options.model)
+    if position > 0 or not options.metric.values:
+        return covariance, sigma
+    seen = by_blocks(estimate, level, options, pair.freedom, reference)
+    if seen is None or not (wide := corner_sigma(estimate, seen, pair.frame, options.model)) > sigma:
+        return covariance, sigma
+    return seen, wide
