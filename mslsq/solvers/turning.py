@@ -38,13 +38,18 @@ def idle_turns(
     storage, structure = linearizer.linear_solver.storage, linearizer.structure
     squared = storage.diagonal(matrix)
     share = IDLE * torch.finfo(squared.dtype).eps
+    if asks and not bool((squared.amin(-1) <= share**2 * _most(squared, values)).any()):
+        return None
     sizes = structure.to_columns([space.tangent_sizes(x) for space, x in zip(spaces, values, strict=True)])
-    if asks:  # what follows is at most |Jᵢ| Σ |Jₖ||xₖ|
-        most = squared.shape[-1] * (squared * sizes).sum(-1, keepdim=True)
-        if not bool((squared <= share**2 * most).any()):
-            return None
     turns = structure.to_columns([_as_numbers(space.turns, x) for space, x in zip(spaces, values, strict=True)])
     return (turns > 0) & (squared <= share * storage.magnitude(matrix, sizes.sqrt()))
+
+
+def _most(squared: Float[Tensor, "batch columns"], values: Values) -> Float[Tensor, "batch"]:
+    """More than (|JᵀJ||x|)ᵢ / |Jᵢ|, squared, of any column, in three operations: it is at most Σ |Jₖ||xₖ|."""
+    columns = squared.shape[-1]
+    lengths = sum((x * x).flatten(1).sum(-1) for x in values) + 1.0
+    return columns**2 * squared.amax(-1) * lengths
 
 
 def _as_numbers(turns: tuple[bool, ...], like: Tensor) -> Tensor:
