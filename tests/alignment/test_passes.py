@@ -188,6 +188,28 @@ def test_points_anywhere_are_sampled_as_in_pytorch(dtype):
     torch.testing.assert_close(sampling.sample_at(coefficients, points), expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_points_of_one_row_have_the_bits_that_each_has_alone(dtype):
+    """The sums down the columns are made once for all of them, with and without a gradient, across borders too."""
+    coefficients = sampling.spline_coefficients(scenery(2, 12, 90).to(dtype))
+    for apart in (1, 2, 3):
+        for x, y in ((-3.3, 5.25), (8.0, 5.0), (40.7, -1.5), (2.2, 12.9)):
+            points = torch.tensor([[x + apart * k, y] for k in range(61)], dtype=dtype)
+            together = (
+                sampling.sample_at(coefficients, points),
+                *sampling.sample_with_gradient_at(coefficients, points),
+            )
+            one_by_one = [
+                (
+                    sampling.sample_at(coefficients, one[None]),
+                    *sampling.sample_with_gradient_at(coefficients, one[None]),
+                )
+                for one in points
+            ]
+            for found, expected in zip(together, zip(*one_by_one, strict=True), strict=True):
+                assert torch.equal(found, torch.cat(expected, 1))
+
+
 @pytest.mark.parametrize("model", models.MODELS)
 def test_a_step_is_that_of_the_manifold(model):
     kind = models.MODELS[model]
@@ -457,6 +479,8 @@ for dtype in (torch.float64, torch.float32):
     found += [values, valid, *pyramid.masked_blur(reference, masks[0], 3.0, 2)]
     found += [torch.tensor(measures.ncc_and_detail(reference, reference.flip(2), masks[0], 3.0)).to(dtype)]
     found += [sampling.sample_at(pair[1].coefficients, (torch.rand(50, 2, generator=generator) * 90 - 20).to(dtype))]
+    row = torch.tensor([[x + 0.3, 5.25] for x in range(-2, 60)], dtype=dtype)
+    found += sampling.sample_with_gradient_at(pair[1].coefficients, row)
     for loss in passes.KINDS_OF_LOSS:
         normal = passes.normal_equations(level, warp.numpy(), np.array([0.2, 0.1]), np.ones(2), valid, 8, loss, 0.8)
         found += [torch.from_numpy(normal.matrix / np.abs(normal.matrix).max()).to(dtype)]

@@ -121,12 +121,72 @@ struct Knots {
     }
 };
 
+// Four numbers, STEP apart.
+template <int STEP, class T>
+inline Four<T> load_every(const T* p) {
+    if constexpr (STEP == 1) return load_four(p);
+    constexpr int W = Four<T>::W;
+    Four<T> v;
+    MSLSQ_FOUR {
+        const reg<T, W> a = load_register<W>(p + 2 * n * W), b = load_register<W>(p + (2 * n + 1) * W);
+        if constexpr (W == 4)
+            v.part[n] = MSLSQ_SHUFFLE(a, b, 0, 2, 4, 6);
+        else
+            v.part[n] = MSLSQ_SHUFFLE(a, b, 0, 2);
+    }
+    return v;
+}
+
 // The spline at `CHUNK` points at most. Down the columns of the 4 x 4 coefficients point by point, then across them for
-// many points at once: a sum across the four numbers of a register is most of the work otherwise.
+// many points at once: a sum across the four numbers of a register is most of the work otherwise. Points of one row, a
+// pixel or two apart, as those of a map that is only shifted, have the sums of most columns in common.
 template <class T>
 class Sampler {
     Knots<T> x, y;
+    int step;  // pixels from a point to the next along such a row, or 0
     T down[4 * CHUNK], down_slope[4 * CHUNK];
+
+    int step_along(const double* pixel_y, i64 have) const {
+        if (have < 8 || pixel_y[0] != pixel_y[have - 1]) return 0;
+        const i32 first = x.first[0], by = x.first[1] - first;
+        if (by != 1 && by != 2) return 0;
+        i32 other = 0;
+        for (i64 k = 0; k < have; k++) other |= (x.first[k] != first + i32(k) * by ? 1 : 0) | (pixel_y[k] != pixel_y[0] ? 1 : 0);
+        return other ? 0 : by;
+    }
+
+    // Down all columns that such points reach, one after the other.
+    template <bool Gradient>
+    void sum_down_all(const Spline<T>& spline, const T* plane, i64 have) {
+        const i64 width = spline.width, first = x.first[0], count = step * (have - 1) + 4;
+        const T* rows[4];
+        for (i64 r = 0; r < 4; r++) rows[r] = plane + mirrored(i64(y.first[0]) + r, spline.height) * width;
+        const auto sum_at = [&](i64 to, i64 column) {
+            T sum = 0, slope = 0;
+            for (int r = 0; r < 4; r++) {
+                sum += rows[r][column] * y.weight[r][0];
+                if (Gradient) slope += rows[r][column] * y.slope[r][0];
+            }
+            down[to] = sum;
+            if (Gradient) down_slope[to] = slope;
+        };
+        const i64 low = std::min(std::max(-first, i64(0)), count), high = std::max(std::min(width - first, count), low);
+        for (i64 k = 0; k < low; k++) sum_at(k, mirrored(first + k, width));
+        i64 k = low;
+        for (; k + 4 <= high; k += 4) {
+            Four<T> sum{}, slope{};
+#pragma GCC unroll 4
+            for (int r = 0; r < 4; r++) {
+                const Four<T> numbers = load_four(rows[r] + first + k);
+                sum = plus(sum, numbers, y.weight[r][0]);
+                if (Gradient) slope = plus(slope, numbers, y.slope[r][0]);
+            }
+            store_four(down + k, sum);
+            if (Gradient) store_four(down_slope + k, slope);
+        }
+        for (; k < high; k++) sum_at(k, first + k);
+        for (; k < count; k++) sum_at(k, mirrored(first + k, width));
+    }
 
     // Down the columns of the 4 x 4 coefficients around point k, which begin at p.
     template <bool Gradient>
@@ -142,8 +202,9 @@ class Sampler {
         if (Gradient) store_four(down_slope + 4 * k, slope);
     }
 
+    // Always inlined: GCC 12 makes wrong code of the copy that it makes for `use` = nullptr (-fipa-cp-clone).
     template <bool Gradient>
-    void sum_down(const Spline<T>& spline, const T* plane, const bool* use, i64 have) {
+    __attribute__((always_inline)) void sum_down(const Spline<T>& spline, const T* plane, const bool* use, i64 have) {
         const i64 height = spline.height, width = spline.width;
         // Nearly always all are to be used, and lie within the raster: nothing is asked of each, then.
         if (x.within(width, have) && y.within(height, have) && !(use && std::memchr(use, false, have))) {
@@ -191,25 +252,54 @@ class Sampler {
         transpose<T>(four, columns);
     }
 
-    // Values, and slopes along x and y: four points at a time have the four numbers of each exchanged for numbers of four.
-    template <bool Gradient>
+    // The four columns of four points: those of each STEP farther than those of the one before, or (0) four behind the other.
+    template <int STEP>
+    static void columns_at(const T* sums, i64 k, Four<T>* columns) {
+        if constexpr (STEP == 0) {
+            columns_of(sums + 4 * k, columns);
+        } else {
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) columns[j] = load_every<STEP>(sums + STEP * k + j);
+        }
+    }
+
+    // Values, and slopes along x and y, of four points at a time.
+    template <bool Gradient, int STEP>
     void across(i64 have, T* to, T* along_x, T* along_y) const {
         constexpr T ONE = T(1.0 / 36), SLOPE = T(1.0 / 12);
+        constexpr i64 NEXT = STEP ? STEP : 4;
         const i64 whole = have / 4 * 4;
         for (i64 k = 0; k < whole; k += 4) {
             Four<T> columns[4];
-            columns_of(down + 4 * k, columns);
+            columns_at<STEP>(down, k, columns);
             store_four(to + k, weighted(columns, x.weight, ONE, k));
             if (!Gradient) continue;
             store_four(along_x + k, weighted(columns, x.slope, SLOPE, k));
-            columns_of(down_slope + 4 * k, columns);
+            columns_at<STEP>(down_slope, k, columns);
             store_four(along_y + k, weighted(columns, x.weight, SLOPE, k));
         }
         for (i64 k = whole; k < have; k++) {
-            to[k] = weighted_one(down + 4 * k, x.weight, ONE, k);
+            to[k] = weighted_one(down + NEXT * k, x.weight, ONE, k);
             if (!Gradient) continue;
-            along_x[k] = weighted_one(down + 4 * k, x.slope, SLOPE, k);
-            along_y[k] = weighted_one(down_slope + 4 * k, x.weight, SLOPE, k);
+            along_x[k] = weighted_one(down + NEXT * k, x.slope, SLOPE, k);
+            along_y[k] = weighted_one(down_slope + NEXT * k, x.weight, SLOPE, k);
+        }
+    }
+
+    template <bool Gradient>
+    void sample(const Spline<T>& spline, i64 channel, const bool* use, i64 have, T* to, T* along_x, T* along_y) {
+        const T* plane = spline.coefficients + channel * spline.height * spline.width;
+        if (!step) {
+            sum_down<Gradient>(spline, plane, use, have);
+            return across<Gradient, 0>(have, to, along_x, along_y);
+        }
+        sum_down_all<Gradient>(spline, plane, have);
+        step == 1 ? across<Gradient, 1>(have, to, along_x, along_y) : across<Gradient, 2>(have, to, along_x, along_y);
+        if (!use || !std::memchr(use, false, have)) return;
+        for (i64 k = 0; k < have; k++) {
+            if (use[k]) continue;
+            to[k] = 0;
+            if (Gradient) along_x[k] = along_y[k] = 0;
         }
     }
 
@@ -219,18 +309,17 @@ public:
     void place(const double* pixel_x, const double* pixel_y, i64 have) {
         x.template place<Gradient>(pixel_x, have);
         y.template place<Gradient>(pixel_y, have);
+        step = step_along(pixel_y, have);
     }
 
     // Of one channel at the points that are to be used (all of them without `use`), zero at the others.
     void value(const Spline<T>& spline, i64 channel, const bool* use, i64 have, T* to) {
-        sum_down<false>(spline, spline.coefficients + channel * spline.height * spline.width, use, have);
-        across<false>(have, to, nullptr, nullptr);
+        sample<false>(spline, channel, use, have, to, nullptr, nullptr);
     }
 
     // The same with the derivatives along x and y.
     void value_and_gradient(const Spline<T>& spline, i64 channel, const bool* use, i64 have, T* to, T* along_x, T* along_y) {
-        sum_down<true>(spline, spline.coefficients + channel * spline.height * spline.width, use, have);
-        across<true>(have, to, along_x, along_y);
+        sample<true>(spline, channel, use, have, to, along_x, along_y);
     }
 };
 
