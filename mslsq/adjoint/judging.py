@@ -174,6 +174,9 @@ class Judgement:
 
         def whole(*at: Any) -> Factored:
             within = self.linearizer.gradient if self._is_native else self.plain.gradient
+            if name == CURVATURE:
+                known, matrix = self.plain.gradient_and_curvature(*at[:3])
+                return self.look.found(matrix, _point(at), within, known)
             return self.look.found(hessian(*at[:3]), _point(at), within)
 
         all_of_it, at = look_name(name, self.solver), (*point[:4], *point.free)

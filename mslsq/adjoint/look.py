@@ -35,11 +35,18 @@ class Look:
     factorization: Factorization
     solver: Solver
 
-    def found(self, hessian: Tensor, point: Point, gradient: Callable[..., Tensor]) -> Factored:
-        """All that is found out at once."""
+    def found(
+        self, hessian: Tensor, point: Point, gradient: Callable[..., Tensor], known: Tensor | None = None
+    ) -> Factored:
+        """All that is found out at once.
+
+        Args:
+            known: the gradient at the point, where it is.
+        """
         linear, restricted = self.linearizer.linear_solver, self._restricted(hessian, point)
         found = self.factorization.factor(linear, restricted)
-        at, rhs = point.of_free(gradient(*point[:2])), self._right_hand_side(restricted)
+        at = point.of_free(gradient(*point[:2]) if known is None else known)
+        rhs = self._right_hand_side(restricted)
         # Both at once: a sparse factor takes as long to read as to solve with.
         newton, solution = self.factorization.inverses(linear, found.factor, (at, rhs))
         residual = self.factorization.residual(linear, restricted, found, solution, rhs)

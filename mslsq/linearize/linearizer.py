@@ -208,6 +208,18 @@ class Linearizer:
         ]
         return normal + added(parts)
 
+    def gradient_and_curvature(
+        self, values: Values, inputs: TermInputs, normal: Tensor
+    ) -> tuple[Float[Tensor, "batch columns"], Tensor]:
+        """`gradient` and `curvature` of one point, in fewer evaluations than both take; there are no losses."""
+        gradients, parts = [], []
+        for assembly, given in zip(self.assemblies, inputs, strict=True):
+            block = assembly.block
+            gradient, curvature = block.over_lanes(block.gradient_and_curvature_of_block, values, given)
+            gradients.append(assembly.placed_vector(gradient))
+            parts.append(assembly.placed(curvature))
+        return added(gradients), normal + added(parts)
+
     def slope(self, values: Values, inputs: TermInputs, move: Float[Tensor, "batch columns"]) -> Float[Tensor, "batch"]:
         """The derivative of the cost along a tangent vector, differentiable in the inputs."""
 

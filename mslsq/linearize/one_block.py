@@ -8,6 +8,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.levels import constant
 from mslsq.linearize.derivatives import Mode, Way, value_and_jacobian
 from mslsq.manifolds.components import cat_matrices
 from mslsq.private import vjp
@@ -147,14 +148,26 @@ class OneBlock:
             return self.way.sparsity.hessian.hessian(field, at, self.batch)
         return value_and_jacobian(field, at, self.way.hessian)[1]
 
+    def gradient_and_curvature_of_block(
+        self, storages: tuple[Tensor, ...], inputs: Inputs
+    ) -> tuple[Float[Tensor, "tangent"], Float[Tensor, "tangent tangent"]]:
+        """The gradient of ½‖r‖² of the weighted residual, and its curvature: the one is found on the way to the
+        other."""
+        if self.term.curvature is not None:
+            return self.gradient_of_block(storages, inputs), self.curvature_of_block(storages, inputs)
+        function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
+
+        def gradient(z: Tensor) -> Tensor:
+            residual, pull = vjp(function, z)
+            # The cotangent is a constant, so that it has no tangent of its own: half of the work.
+            return pull(constant(residual), create_graph=True)[0]
+
+        return value_and_jacobian(gradient, at, self.way.hessian)
+
     def curvature_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "tangent tangent"]:
         """Σᵢ rᵢ ∇²rᵢ of the weighted residual: what the Hessian of ½‖r‖² has beyond JᵀJ."""
         if self.term.curvature is None:
-            function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
-            # The cotangent is a constant, so that no tangent of r itself is computed: half of the work.
-            residual = self.residual_of_block(storages, inputs)
-            gradient = lambda z: vjp(function, z)[1](residual, create_graph=True)[0]  # noqa: E731
-            return value_and_jacobian(gradient, at, self.way.hessian)[1]
+            return self.gradient_and_curvature_of_block(storages, inputs)[1]
         values = self.values_of_block(storages)
         output = self.term.residual(values, inputs)
         vector = residual_vector(output)[0].to(storages[0].dtype)

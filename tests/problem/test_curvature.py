@@ -166,6 +166,9 @@ def hessian_of(problem, values, monkeypatch=None, form="normal"):
         normal_equations = linearizer.linearize(statement.values, prepared).matrix
         from_normal = linearizer.curvature(statement.values, prepared, normal_equations)
         assert torch.allclose(from_normal, whole, rtol=1e-11, atol=1e-12)
+        gradient, once = linearizer.gradient_and_curvature(statement.values, prepared, normal_equations)
+        assert torch.equal(once, from_normal)
+        assert torch.allclose(gradient, linearizer.gradient(statement.values, prepared), rtol=1e-13, atol=1e-13)
     return whole
 
 
