@@ -23,6 +23,7 @@ from mslsq.alignment.refine import Refined
 from mslsq.alignment.repeats import FAR_AHEAD, REPEATED, repeated
 from mslsq.alignment.result import MapStatus, Stage
 from mslsq.alignment.rivals import Standing
+from mslsq.alignment.twice import seen_twice, way_of
 from mslsq.alignment.uncertainty import corner_sigma, tangent_covariance
 from mslsq.alignment.weighing import VOTED_LEAD, Outgrown, Weighed, weighed
 
@@ -158,6 +159,7 @@ def believed(
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
     placed = MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance
     uneven = unevenness(pair.levels[0], estimate) if pair.options.metric.values and off == 0 and not fitting else 0.0
+    reason += seen_twice(pair.levels[0], estimate, way_of(pair.pixels(0, estimate.matrix), pair.reference[0].size))
     return Placed(*placed, *figures, stages, reason, off, fitting, uneven)
 
 
