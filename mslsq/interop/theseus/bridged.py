@@ -1,5 +1,6 @@
 """Cost functions whose error is code of Theseus."""
 
+import copy
 from typing import Any
 
 from torch import Tensor
@@ -26,6 +27,17 @@ class Bridged(CostFunction):
         self._row_loss = row_loss
         super().__init__(*variables, **options)
         self.kinds = tuple(kind_of(variable) for variable in member.optim_vars)
+
+    _of_theseus: tuple[str, ...] = ()
+    """The attributes that hold objects of Theseus: copies of a cost share them."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Bridged":
+        """Theseus cannot copy a variable that holds no tensor, as those here do between calls."""
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        memo |= {id(vars(self)[name]): vars(self)[name] for name in self._of_theseus}
+        made.__dict__.update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
+        return made
 
     def residual(self, *variables: Any, **data: Tensor) -> Tensor:
         tensors = [kind.tensor(variable) for kind, variable in zip(self.kinds, variables, strict=True)]
@@ -57,6 +69,8 @@ class Bridged(CostFunction):
 class FromFunction(Bridged):
     """An `AutoDiffCostFunction`: the user's `err_fn(optim_vars, aux_vars)`."""
 
+    _of_theseus = "optimized", "auxiliary", "weighting"
+
     def __init__(self, member: Member, *variables: Any, **options: Any):
         super().__init__(member, *variables, **options)
         self.error_function = member.cost._err_fn
@@ -77,6 +91,8 @@ class FromFunction(Bridged):
 
 class FromCostFunction(Bridged):
     """Another cost function of Theseus, its own or a user's: the `error()` of a copy."""
+
+    _of_theseus = "prototype", "optimized", "auxiliary", "weighting"
 
     def __init__(self, member: Member, *variables: Any, **options: Any):
         super().__init__(member, *variables, **options)

@@ -1,5 +1,6 @@
 """`from_theseus_layer`: a layer with the calls of `theseus.TheseusLayer`, solved here."""
 
+import copy
 import dataclasses
 import difflib
 import warnings
@@ -91,6 +92,13 @@ class TheseusLayer(nn.Module):
         self.theseus.to(*args, **kwargs)
         self.problem.to(*args, **kwargs)
         return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "TheseusLayer":
+        """A layer around a copy of the objective, as of `theseus.TheseusLayer`."""
+        made = TheseusLayer(copy.deepcopy(self.theseus, memo), copy.deepcopy(self.solver, memo))
+        made._takes_one_step = self._takes_one_step
+        memo[id(self)] = made
+        return made.train(self.training)
 
     def forward(
         self, input_tensors: Mapping[str, Tensor] | None = None, optimizer_kwargs: Mapping[str, Any] | None = None

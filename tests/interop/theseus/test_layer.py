@@ -1,8 +1,11 @@
 """A layer has the calls of Theseus' own, its solutions, and right gradients in all four backward modes."""
 
+import copy
+
 import pytest
 import torch
 
+import mslsq
 from mslsq.front import solve as front_solve
 from mslsq.interop.theseus import TheseusError, from_theseus_layer
 from mslsq.linearize import trace
@@ -156,3 +159,18 @@ def test_calls_that_are_recorded_are_answered_without_a_statement(monkeypatch):
     other = gradient(layer, y + 0.01, options)
     monkeypatch.undo()
     torch.testing.assert_close(other, gradient(from_theseus_layer(layer_of()), y + 0.01, options), atol=1e-8, rtol=1e-7)
+
+
+def test_copies_of_layers_and_problems_go_their_own_ways():
+    y = torch.exp(-0.5 * T)[None]
+    layer = from_theseus_layer(layer_of())
+    copied, problem = copy.deepcopy(layer), copy.deepcopy(layer.problem)
+    first, other = (each.forward({"y": factor * y})[0]["p"] for each, factor in ((layer, 1), (copied, 2)))
+    torch.testing.assert_close(first, torch.tensor([[1.0, -0.5]], dtype=F64))
+    torch.testing.assert_close(other, torch.tensor([[2.0, -0.5]], dtype=F64))
+    assert copied.objective is not layer.objective
+    assert torch.equal(layer.objective.optim_vars["p"].tensor, first)
+    start = torch.tensor([[1.0, 0.0]], dtype=F64)
+    inputs = problem.inputs({"p": start, "y": 3 * y})
+    found = problem.tensors(mslsq.solve(problem, *inputs).value)["p"]
+    torch.testing.assert_close(found, torch.tensor([[3.0, -0.5]], dtype=F64))
