@@ -61,8 +61,8 @@ _SENTENCES = {
     Status.STALLED: (
         "Stopped: no step decreases the cost at this precision, but none of the tolerances is met either. "
         "See gradient_norm: where it is small this is a minimum and the tolerances are below what the dtype can "
-        "resolve; where it is large the residual has a kink here (abs, max, relu, a bilinear field), or its Jacobian "
-        "is wrong."
+        "resolve (seven digits where the residual computes in float32, whatever the variables are); where it is large "
+        "the residual has a kink here (abs, max, relu, a bilinear field), or its Jacobian is wrong."
     ),
     Status.INTERRUPTED: (
         "Not converged: interrupted (Ctrl-C). This is the best point so far; give it as the start to go on."

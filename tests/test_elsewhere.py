@@ -53,6 +53,23 @@ def test_other_calls_do_as_well():
         mslsq.solve(problem, {"x": ONES}, optimizer_kwargs={})
 
 
+def test_a_layer_says_our_word_when_it_is_called():
+    x = mslsq.Variable("x", mslsq.Euclidean(2))
+    layer = mslsq.LeastSquaresLayer(mslsq.Problem(mslsq.Prior(x, target=ONES[None])))
+    with pytest.raises(TypeError, match=r"has no option 'input_tensors'. Here: values are the start"):
+        layer(input_tensors={"x": ONES})
+    with pytest.raises(TypeError, match=r"has no option 'optimizer_kwargs'. Here: options belong to the solver"):
+        layer({"x": ONES}, optimizer_kwargs={})
+
+
+def test_the_optimizers_of_networks_say_our_word():
+    with pytest.raises(AttributeError, match=r"Here: mslsq.optim.LevenbergMarquardt"):
+        mslsq.optim.LM  # noqa: B018
+    with pytest.raises(ImportError, match=r"Here: torch.optim has it"):
+        from mslsq.optim import Adam  # noqa: F401
+    assert not hasattr(mslsq.optim, "anything")
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_solvers_say_our_word(solver):
     with pytest.raises(TypeError, match=rf"{solver.__name__} has no option 'max_iterations'. Here: max_steps"):

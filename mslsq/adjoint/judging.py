@@ -19,12 +19,14 @@ from mslsq.adjoint.around_programs import (
 from mslsq.adjoint.ends import look_of
 from mslsq.adjoint.factor import Factorization
 from mslsq.adjoint.look import Factored, Look
-from mslsq.adjoint.minimum import Point
+from mslsq.adjoint.minimum import Point, in_every_direction, shaken
 from mslsq.adjoint.outputs import Ended, Prepared
 from mslsq.adjoint.warning import warn_about
 from mslsq.linear import LinearSolver
+from mslsq.linear.dense import LEAST_PIVOT
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
+from mslsq.linearize.locating import said_of_precision
 from mslsq.linearize.plan import Plan
 from mslsq.solution import Status
 from mslsq.solvers.bound_checks import is_weakly_held
@@ -36,6 +38,9 @@ from mslsq.tracing.graph import TRANSFORM_LOCK
 
 NEWTON_STEPS = 3
 """That a problem is moved at most: each squares what is left of the gradient."""
+
+SAME = 0.1
+"""How much of itself the weakest curvature may change between two points that are both the minimum to rounding."""
 
 
 def judged(ended: Ended, factorization: Factorization, moves: bool = False) -> Prepared:
@@ -98,13 +103,16 @@ class Judgement:
             if moves and (not self.asks or bool(short.any())):
                 at, found = self._at_the_minimum(found, stopped, short)
             weak = at._is_weakly_held(found)
+            doubted = found.evidence.weak & stopped & at.look.exists(found)
+            if self.asks and self.linearizer.ranks.is_alone and bool(doubted.any()):
+                found = at._confirmed(found, doubted)
         solved, exists = self.look.is_solved(found), self.look.exists(found)
         # Tolerances below what the dtype resolves end in STALLED; at a minimum that is as good as converged.
         usable = exists & stopped if weak is None else exists & stopped & ~weak
         # A solve that ends at a kink has stalled: no step goes further, and the gradient does not vanish.
         asked = converged | (stopped & solved & ~found.evidence.smooth)
         if self.asks and bool((asked & ~usable).any()):
-            warn_about(asked, solved, found.definite, found.residual, found.evidence, found.hessian, weak)
+            warn_about(asked, solved, found.definite, found.residual, found.evidence, found.hessian, weak, at._advice)
         return Prepared(usable, found.residual, found.factor, outcome=None if at is self else at.ended.outcome)
 
     def _found_of(self, stopped: Tensor) -> Factored:
@@ -139,6 +147,30 @@ class Judgement:
             lost = short & ~arrived & ~evidence.settled
             found = found._replace(evidence=evidence._replace(smooth=evidence.smooth & ~lost))
         return at, found
+
+    def _confirmed(self, found: Factored, doubted: Tensor) -> Factored:
+        """The same, not definite where the weakest curvature is another one after a Newton step, and after a second:
+        then it is rounding, or was what the rest of the gradient had left of it. The gradient of a free gauge vanishes
+        along that, so that its own Newton step tells nothing."""
+        linear, eps = self.linearizer.linear_solver, torch.finfo(self.point.cost.dtype).eps
+        at, now, strengths = self, found, []
+        stays = doubted
+        for way in (1, -1):  # what a gradient adds has the other sign on the other side of the minimum
+            newton = self.factorization.inverse(linear, now.factor, at.point.of_free(at._gradient()(*at.point[:2])))
+            step = at.point.of_free(way * shaken(self.linearizer, at.point.values)) - newton
+            if at.point.free:
+                step = torch.minimum(torch.maximum(step, -at.point.free[1]), at.point.free[2])
+            at = at._moved(torch.where(doubted[:, None], step, 0), doubted)
+            now = at._factored()
+            columns = linear.storage.diagonal(at.point.matrix).clamp(min=0).sqrt()
+            every = at.point.of_free(in_every_direction(columns))
+            strengths.append(1 / self.factorization.inverse_form(linear, now.factor, every))
+            stays = stays & now.definite
+        first, second = strengths
+        same = (second - first).abs() <= SAME * first.abs()
+        stays = stays & same & (second > LEAST_PIVOT * eps * every.shape[-1] ** 0.5)
+        lost = doubted & ~stays
+        return found._replace(definite=found.definite & ~lost, residual=torch.where(lost, torch.nan, found.residual))
 
     def _moved(self, step: Tensor, moving: Tensor) -> "Judgement":
         """The same after a step of the problems in `moving`, to the bit for all others."""
@@ -205,6 +237,11 @@ class Judgement:
         start_cost = self.ended.outcome.history.start_cost
         weak = is_weakly_held(self.linearizer, values, self.ended.bounds, gradient, diagonal, cost, start_cost)
         return weak | found.evidence.by_a_bound
+
+    def _advice(self) -> str:
+        """What to do where the residual computes in fewer digits than the variables have."""
+        with torch.no_grad(), TRANSFORM_LOCK:
+            return said_of_precision(lambda: self.plain.cost(*self.point[:2]), self.point.cost.dtype)
 
     def _gradient(self) -> Callable[..., Tensor]:
         """The gradient, from native code or its graph where there is one."""

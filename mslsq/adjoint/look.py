@@ -70,7 +70,7 @@ class Look:
 
     def is_fine(self, found: Factored) -> Tensor:
         """Of which problems does it exist where they stopped?"""
-        return self.exists(found) & ~found.evidence.short
+        return self.exists(found) & ~found.evidence.short & ~found.evidence.weak
 
     def is_solved(self, found: Factored) -> Tensor:
         """Of which problems are systems with the Hessian solved, as far as is known?"""

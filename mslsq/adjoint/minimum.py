@@ -44,6 +44,12 @@ cost it promises: variables run to infinity, where the cost becomes level while 
 CONSTANT = 1e-2
 """Where a Newton step leaves less than this share of the gradient, H is the same before and after it to about that."""
 
+WEAK = 0.6
+"""H is asked twice where its least eigenvalue in scaled variables is below that power of the unit in the last place,
+4e-10 (float32: 7e-5). Free gauges have left 1e-14 to 1e-12 behind solves to the default tolerances."""
+
+SHAKEN = 64.0
+
 
 class Evidence(NamedTuple):
     """What was found at the point where a problem stopped."""
@@ -62,6 +68,8 @@ class Evidence(NamedTuple):
     """Is that further than the tolerances allow for, or is H another one there?"""
     settled: Bool[Tensor, "batch"]
     """Is H, to CONSTANT or to rounding, the same behind the Newton step?"""
+    weak: Bool[Tensor, "batch"]
+    """Is H so weak in some direction that this may be rounding, or what the rest of the gradient adds to it?"""
 
 
 class Curvature(NamedTuple):
@@ -159,12 +167,29 @@ def evidence_of_a_minimum(
         settled = settled | (remaining <= of_sums)
     if not curvature.is_exact:
         settled = torch.ones_like(settled)
+    weak = usable & (curvature.inverse_form(in_every_direction(columns)) * eps**WEAK >= 1)
     few = share(solver, cost.dtype)
     near = ((length <= 2 * few * cost) | (moves <= few**0.5 * size)) & (length > told) & (moves > eps**0.5 * size)
     near = usable & smooth & ~by_a_bound & near
     short = near & (~vanishes | (moves > ftol**0.5 * size) | ~settled)
     vanishes, smooth = usable & (vanishes | by_a_bound), usable & (smooth | by_a_bound)
-    return Evidence(vanishes, smooth, solved, by_a_bound, near, short, settled)
+    return Evidence(vanishes, smooth, solved, by_a_bound, near, short, settled, weak)
+
+
+def in_every_direction(columns: Float[Tensor, "batch columns"]) -> Float[Tensor, "batch columns"]:
+    """A vector v whose vᵀH⁻¹v is about the inverse of the least eigenvalue of H in scaled variables.
+
+    Args:
+        columns: D, the lengths of J's columns.
+    """
+    return _signs(columns) * columns
+
+
+def shaken(linearizer: Linearizer, values: Values) -> Float[Tensor, "batch columns"]:
+    """A step that changes all variables by SHAKEN units in the last place: rounding is another one behind it."""
+    step = (SHAKEN * torch.finfo(values[0].dtype).eps) * _sizes_by_column(linearizer, values)
+    step, padding = _signs(step) * step, linearizer.structure.padding
+    return step if padding is None else torch.where(padding, 0, step)
 
 
 def _size(values: Values) -> Float[Tensor, "batch"]:

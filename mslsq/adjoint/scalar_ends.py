@@ -29,7 +29,7 @@ from mslsq.solvers.solver import Solver
 from mslsq.solvers.task import Task
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
-FLAGS = ("definite", "vanishes", "smooth", "solved", "near", "short", "settled")
+FLAGS = ("definite", "vanishes", "smooth", "solved", "near", "short", "settled", "weak")
 """What a look tells of each problem, yes or no."""
 
 FACTOR, HESSIAN, GRADIENT, RESIDUAL, FLAGGED, IS_FINE = range(6)

@@ -1,6 +1,7 @@
 """Why a problem that has converged, or cannot go on, has no derivative, in words."""
 
 import warnings
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,8 +29,14 @@ def warn_about(
     evidence: Evidence,
     hessian: Tensor,
     weak: Bool[Tensor, "batch"] | None,
+    advice: Callable[[], str] = lambda: "",
 ) -> None:
-    """One warning per reason, with how many of a batch it concerns; `hessian` in the form of the linear solver."""
+    """One warning per reason, with how many of a batch it concerns.
+
+    Args:
+        hessian: in the form of the linear solver.
+        advice: a sentence about the residual, where the gradient is not what it should be.
+    """
     # A solver that gave up before it could tell says how far it came: that is not a gauge.
     singular = ended & ~definite & residual.isnan()
     unsolved = ended & ~singular & ~solved
@@ -44,7 +51,7 @@ def warn_about(
     if weak is not None and bool((ended & solved & weak).any()):
         _warn_about_bounds(int((ended & solved & weak).sum()), total)
     if bool((kinked | stopped).any()):
-        _warn_about_minimum(int(kinked.sum()), int(stopped.sum()), total)
+        _warn_about_minimum(int(kinked.sum()), int(stopped.sum()), total, advice())
 
 
 def _has_negative_eigenvalue(hessian: Tensor, singular: Bool[Tensor, "batch"]) -> bool:
@@ -85,7 +92,7 @@ def _warn_about_saddle(num_indefinite: int, num_problems: int) -> None:
     )
 
 
-def _warn_about_minimum(num_kinked: int, num_stopped: int, num_problems: int) -> None:
+def _warn_about_minimum(num_kinked: int, num_stopped: int, num_problems: int, advice: str) -> None:
     reasons = []
     if num_kinked:
         reasons.append(
@@ -102,7 +109,7 @@ def _warn_about_minimum(num_kinked: int, num_stopped: int, num_problems: int) ->
         )
     warnings.warn(
         "; ".join(reasons) + ". Such a solution is not a differentiable function of the data, and its derivatives are "
-        "NaN (or zero).",
+        f"NaN (or zero).{advice}",
         NotDifferentiableWarning,
         stacklevel=4,
     )

@@ -124,11 +124,25 @@ FAMILIES: Mapping[str, str] = {
 """Names that GTSAM ends by the type of their variables: `BetweenFactorPose3`."""
 
 
-def module_knowing_words(module: str) -> Callable[[str], Any]:
+NAMES_OF_OPTIMIZERS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("LM", "LMOptimizer", "LevenbergMarquardtOptimizer", "LevenbergMarquardtModule", "GN", "GaussNewton"),
+        "mslsq.optim.LevenbergMarquardt(model.parameters()), whose step takes a closure that returns residuals",
+    ),
+    **dict.fromkeys(
+        ("Adam", "AdamW", "SGD", "LBFGS", "Optimizer", "lr_scheduler"),
+        "torch.optim has it; mslsq.optim.LevenbergMarquardt(model.parameters()) trains by least squares",
+    ),
+}
+"""What other libraries have beside optimizers of networks."""
+
+
+def module_knowing_words(module: str, names: Mapping[str, str] = NAMES) -> Callable[[str], Any]:
     """The `__getattr__` of a module that says our word for a name of another library."""
+    families = FAMILIES if names is NAMES else {}
 
     def missing(name: str) -> Any:
-        words = NAMES.get(name) or next((words for start, words in FAMILIES.items() if name.startswith(start)), "")
+        words = names.get(name) or next((words for start, words in families.items() if name.startswith(start)), "")
         if words and _is_imported(sys._getframe(1)):
             # An AttributeError would not be shown.
             raise ImportError(f"{module} has no {name!r}. Here: {words}.", name=module)

@@ -73,12 +73,19 @@ ATTRIBUTES_OF_SOLUTIONS: Mapping[str, str] = {
     **dict.fromkeys(("x", "popt", "params", "best_solution", "best_values", "xopt", "parameters"), ".value"),
     **dict.fromkeys(("success", "converged_mask"), ".converged"),
     **dict.fromkeys(("nfev", "num_fun_evals"), ".num_evaluations"),
+    **dict.fromkeys(
+        ("njev", "nhev", "num_jac_evals"),
+        ".num_evaluations counts residuals; Jacobians are not counted apart, of rejected steps there may be none",
+    ),
     **dict.fromkeys(("nit", "niter", "iterations", "num_iterations", "converged_iter"), ".num_steps"),
     **dict.fromkeys(("final_cost", "error", "last_err", "best_err", "chisqr", "loss"), ".cost, which is ½Σρ"),
     **dict.fromkeys(("grad", "optimality", "gradient"), ".gradient_norm"),
-    **dict.fromkeys(("err_history", "trajectory"), ".history"),
+    **dict.fromkeys(("err_history", "trajectory", "infodict"), ".history"),
     **dict.fromkeys(("BriefReport", "FullReport", "summary", "report", "termination_type"), ".message()"),
-    **dict.fromkeys(("pcov", "cov", "covar"), "mslsq.covariance(problem, solution, name); a CurveFit has .covariance"),
+    **dict.fromkeys(
+        ("pcov", "cov", "covar", "cov_x", "hess_inv"),
+        "mslsq.covariance(problem, solution, name); a CurveFit has .covariance",
+    ),
     **dict.fromkeys(
         ("fun", "residual", "residuals", "fvec"),
         "the residual at .value; of a Problem problem.residuals(solution.value), weighted mslsq.evaluate(...)",
@@ -86,7 +93,7 @@ ATTRIBUTES_OF_SOLUTIONS: Mapping[str, str] = {
     **dict.fromkeys(("jac", "jacobian", "J"), "torch.func.jacfwd(residual)(solution.value)"),
     **dict.fromkeys(("values", "at", "estimate", "optim_vars", "atPose3", "atPose2", "atVector"), ".value[name]"),
     "active_mask": ".active",
-    "msg": ".message()",
+    **dict.fromkeys(("msg", "mesg"), ".message()"),
     "info": ".status and .message()",
 }
 """What the solutions of other libraries have; what it is of a `Solution`."""

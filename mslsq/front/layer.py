@@ -54,6 +54,7 @@ class LeastSquaresLayer(nn.Module):
         self.adjoint = Implicit(failed="zero") if adjoint is None else adjoint
         self.project_start = project_start
 
+    @call_knowing_words(LevenbergMarquardt.__dataclass_fields__)
     def forward(
         self,
         values: Mapping[str, Any],

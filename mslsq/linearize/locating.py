@@ -1,6 +1,7 @@
 """Names the operator whose batched derivative is wrong, by going through the graph of a residual node by node; and
-whether it computes in half precision."""
+whether it computes in fewer digits than the variables have."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -111,8 +112,36 @@ def _is_real(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
+WIDENS = "A number of 0 dimensions, as p[0] is, does not widen them."
+
+
 def said_of_half(sample: Sample) -> str:
     """What to do where a residual computes in half precision; empty where it does not."""
+    _, storages, inputs = next(iter(sample.each()))
+    used = _dtypes_in(lambda: sample.block.term.residual(sample.block.values_of_block(storages), inputs))
+    half = next((dtype for dtype in used if dtype in (torch.float16, torch.bfloat16)), None)
+    if half is None:
+        return ""
+    return f" It computes in {half}, of three digits: convert the data with .double() or .float(). {WIDENS}"
+
+
+def said_of_precision(evaluate: Callable[[], Any], dtype: torch.dtype) -> str:
+    """What to do where a part of what is evaluated has fewer digits than the variables, of this dtype; empty where none
+    has."""
+    digits = torch.finfo(dtype).eps
+    narrow = [x for x in _dtypes_in(evaluate) if x.is_floating_point and torch.finfo(x).eps > digits]
+    if not narrow:
+        return ""
+    least = max(narrow, key=lambda x: torch.finfo(x).eps)
+    method = "double" if dtype == torch.float64 else "float"
+    return (
+        f" A part of the residual computes in {least}, the variables are {dtype}: its rounding may be all that is left "
+        f"of the gradient. Convert the data that it reads with .{method}(). {WIDENS}"
+    )
+
+
+def _dtypes_in(evaluate: Callable[[], Any]) -> list[torch.dtype]:
+    """Those of all that operators return."""
     used: list[torch.dtype] = []
 
     class Seen(DispatchMode):
@@ -121,13 +150,6 @@ def said_of_half(sample: Sample) -> str:
             used.extend(leaf.dtype for leaf in pytree.leaves(output) if isinstance(leaf, Tensor))
             return output
 
-    _, storages, inputs = next(iter(sample.each()))
     with Seen():
-        sample.block.term.residual(sample.block.values_of_block(storages), inputs)
-    half = next((dtype for dtype in used if dtype in (torch.float16, torch.bfloat16)), None)
-    if half is None:
-        return ""
-    return (
-        f" It computes in {half}, of three digits: convert the data with .double() or .float(). A number of 0 "
-        "dimensions, as p[0] is, does not widen them."
-    )
+        evaluate()
+    return used
