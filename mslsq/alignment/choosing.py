@@ -15,6 +15,7 @@ from torch import Tensor
 from mslsq.alignment.along_curves import AlongCurves
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.evenness import UNEVEN, unevenness
+from mslsq.alignment.forms import form_alone
 from mslsq.alignment.linking import Linked, Linker
 from mslsq.alignment.metrics import Metric, NormalizedGradients, SquaredDifference
 from mslsq.alignment.result import MapStatus
@@ -53,7 +54,7 @@ class Choice:
                 by_edges, apart = searched, self.linker.apart(searched, by_values)
         allowed = CONTRADICTED * by_values.placed.corner_sigma
         if by_edges.placed.status.ok and apart <= max(NEAR * self._side(fixed), allowed):
-            return by_edges.explained(f" By {EDGES.words}: {doubt}.")
+            return self._unless_a_form(by_edges, f" By {EDGES.words}: {doubt}.")
         if apart <= allowed:
             return by_values
         status = MapStatus.LOW_CORRELATION
@@ -73,7 +74,15 @@ class Choice:
             near = by_values.placed.status.ok and apart <= NEAR * self._side(fixed)
             if near and self.unevenness(by_values) < UNEVEN:
                 return by_values.explained(f"{found}; then by {metric.words}.")
-        return by_edges.explained(f"{found}.")
+        return self._unless_a_form(by_edges, f"{found}.")
+
+    def _unless_a_form(self, by_edges: Linked, why: str) -> Linked:
+        """The place by edges, with a reason; refused where it may be that of one form that both maps have."""
+        form = form_alone(self.linker.by(EDGES), by_edges)
+        if not form:
+            return by_edges.explained(why)
+        status = MapStatus.LOW_CORRELATION
+        return replace(by_edges, placed=replace(by_edges.placed, status=status, reason=f"{status.sentence} {form}"))
 
     def _by_edges(self, fixed: int, moving: int, initial: Tensor | None) -> Linked:
         """Where edges put it, of all places."""
