@@ -21,9 +21,18 @@ from torch import Tensor
 
 from mslsq.kernels import run_on
 from mslsq.linear.block_structure import CPU, BlockStructure, analyze, starts_of
+from mslsq.linear.cost_models import speed
 from mslsq.linear.independent_kinds import blocks_of
 from mslsq.linear.operator_plan import on_device
-from mslsq.linear.schur.alike import Clusters, Couplings, FactorPlaces, clusters_of, places_of, rows_of
+from mslsq.linear.schur.alike import (
+    LONGEST_REGISTER,
+    Clusters,
+    Couplings,
+    FactorPlaces,
+    clusters_of,
+    places_of,
+    rows_of,
+)
 from mslsq.linear.schur.reduced import Reduced, Way, way_of
 from mslsq.linear.schur.tables import Alike, Edges, Kept, Pairs, Pivots, SchurTables, are_small
 
@@ -33,8 +42,11 @@ CACHED = 60_000
 MOST_NUMBERS = 2**31
 """Numbers of Y that a piece may have, so that half of an integer says where a factor is."""
 
-FEWEST_PAIRS = 16
-"""Products that must on average go to a block at once for its sum in registers to pay."""
+FEWEST_PAIRS, FEWER_PAIRS = 16, 8
+"""Products that must on average go to a block at once for its sum in registers to pay: in one piece or two, and in
+more. Where registers have eight numbers, whose sums are loaded and stored for fewer products, the first alone counts.
+(BAL 49-7776, of whose seven pieces each had 1 MB of Y, 0.94 of the time with 14 on a Zen 3, whose second caches have
+half of that.)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +276,10 @@ def _alike_tables(
 def _pieces(factor: Int[ndarray, "eliminated+1"], products: int, blocks: int) -> Int[ndarray, "eliminated"]:
     """The piece of every eliminated block, given where its Y begin: all products of one piece are formed while its Y
     are in the cache. Fewer pieces where that would leave few pairs of one to a block of the reduced matrix."""
-    count = min(factor[-1] // CACHED, products // (FEWEST_PAIRS * max(blocks, 1)))
+    wanted, blocks = factor[-1] // CACHED, max(blocks, 1)
+    count = min(wanted, products // (FEWEST_PAIRS * blocks))
+    if count > 1 and speed().register < LONGEST_REGISTER:
+        count = min(wanted, products // (FEWER_PAIRS * blocks))
     return factor[:-1] * max(count, 1 + factor[-1] // MOST_NUMBERS) // (factor[-1] + 1)
 
 

@@ -84,6 +84,7 @@ def test_points_seen_from_the_same_cameras_go_together_and_others_do_not():
 def test_a_set_in_many_pieces_is_that_in_one(dtype, monkeypatch):
     """Piece by piece, with sums that wait for more of their set, and with sums that do not wait."""
     monkeypatch.setattr(plan, "FEWEST_PAIRS", 1)
+    monkeypatch.setattr(plan, "FEWER_PAIRS", 1)
     found, slots = [], []
     for cached, wait in ((1_000_000, 64), (4_000, 64), (4_000, 0)):
         monkeypatch.setattr(plan, "CACHED", cached)

@@ -1,5 +1,7 @@
 """The products Y Yᵀ of an elimination for blocks of every size, which are cut into registers by rows and columns."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -35,6 +37,7 @@ def well_posed(structure: BlockStructure, dtype: torch.dtype = DOUBLE) -> torch.
 def test_all_sizes_of_blocks_give_what_tensors_give(width, points_first, monkeypatch):
     monkeypatch.setattr(plan, "CACHED", 40)  # several pieces
     monkeypatch.setattr(plan, "FEWEST_PAIRS", 1)
+    monkeypatch.setattr(plan, "FEWER_PAIRS", 1)
     for height in range(1, 14):
         for depth in (1, 2, 3):
             structure, kinds = seen_by_all([height, width], 7, depth, points_first)
@@ -97,6 +100,7 @@ def test_an_elimination_in_pieces_is_that_in_one(cached, reduced, dtype, monkeyp
     numbers that vectors read beyond a block are not used."""
     monkeypatch.setattr(plan, "CACHED", cached)
     monkeypatch.setattr(plan, "FEWEST_PAIRS", 1)
+    monkeypatch.setattr(plan, "FEWER_PAIRS", 1)
     rng = np.random.default_rng(0)
     blocks = np.concatenate((np.full(6, 9), np.full(3, 6), np.full(40, 3), np.full(30, 2), np.full(4, 5)))
     seen = rng.random((74, 9)) < 0.4
@@ -114,12 +118,21 @@ def test_an_elimination_in_pieces_is_that_in_one(cached, reduced, dtype, monkeyp
     torch.testing.assert_close(step.double(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize(("register", "pieces"), [(8, (1, 2, 6)), (4, (1, 4, 12)), (2, (1, 4, 12))])
+def test_pieces_may_have_fewer_pairs_where_there_are_several_and_registers_are_short(register, pieces, monkeypatch):
+    monkeypatch.setattr(plan, "speed", lambda: SimpleNamespace(register=register))
+    starts = np.arange(0, 100 * plan.CACHED, 1_000)  # room for a hundred pieces
+    found = [int(plan._pieces(starts, pairs * 100, 100).max()) + 1 for pairs in (31, 32, 96)]
+    assert tuple(found) == pieces
+
+
 @pytest.mark.parametrize("sizes", [[9, 6, 5], [9, 9, 9]], ids=str)
 @pytest.mark.parametrize("cached", [40, 1_000_000])
 def test_what_a_call_leaves_in_memory_does_not_change_the_next(cached, sizes, monkeypatch):
     """A thread keeps the memory of a call: after one of numbers that are not finite the next gives the same bits."""
     monkeypatch.setattr(plan, "CACHED", cached)
     monkeypatch.setattr(plan, "FEWEST_PAIRS", 1)
+    monkeypatch.setattr(plan, "FEWER_PAIRS", 1)
 
     def reduced(points: int, spoiled: bool) -> by_kernels.Reduction:
         structure, kinds = seen_by_all(sizes, points, 3, points_first=False)
