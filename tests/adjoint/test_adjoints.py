@@ -496,3 +496,26 @@ def test_unrolled_without_an_accepted_step_has_the_derivative_zero():
     y = measurements(0.1).requires_grad_()
     fit(y, mslsq.Unrolled(), dataclasses.replace(LM, max_steps=0)).sum().backward()
     assert torch.equal(y.grad, torch.zeros_like(y))
+
+
+@pytest.mark.parametrize("far", [26.9, 40.0])  # of scales: exp(-s) is denormal there, and zero
+@pytest.mark.parametrize("adjoint", [mslsq.Unrolled(), mslsq.Truncated(steps=8)])
+def test_an_outlier_without_any_weight_leaves_the_derivatives_of_steps_finite(adjoint, far):
+    p = mslsq.Variable("p", mslsq.Euclidean(2))
+    targets = torch.tensor([[0, 0], [0.3, 0.1], [-0.2, 0.4], [far, 0]], dtype=torch.float64)
+    problem = mslsq.Problem(mslsq.cost(lambda p, target: p - target)(p, target=targets, loss=mslsq.Welsch(1.0)))
+    (name,) = (cost.name for cost in problem)
+    start = {"p": torch.full((2,), 0.1, dtype=torch.float64)}
+
+    def solved(scale, targets):
+        data = {name: {"loss.scale": scale, "target": targets}}
+        return mslsq.solve(problem, start, data, adjoint=adjoint).value["p"].sum()
+
+    scale = torch.tensor(1.0, dtype=torch.float64)
+    found = torch.autograd.grad(solved(scale.requires_grad_(), targets.requires_grad_()), (scale, targets))
+    with torch.no_grad():
+        h = 1e-6
+        expected = (solved(scale + h, targets) - solved(scale - h, targets)) / (2 * h)
+    torch.testing.assert_close(found[0], expected, rtol=1e-6, atol=1e-6)
+    assert found[1].isfinite().all()
+    assert not found[1][-1].any()
