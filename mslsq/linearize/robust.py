@@ -75,8 +75,8 @@ def _correction(
     """The loss of squared norms, √ρ', and √(1 − α) of Triggs: the share of that which is left along r."""
     assert block.term.loss is not None  # the callers have checked
     rho, slope, curvature = block.term.loss.derivatives(squared, block.loss_parameters_by_lane(inputs))
-    # ρ' = 0 (Tukey's outliers, Welsch's beyond 27 scales): the block has no weight. Nor has it one that is so small that
-    # derivatives of root and quotient overflow: times the zero of a ρ' that does not change they are NaN.
+    # ρ' = 0 (Tukey's outliers, Welsch's beyond 27 scales): the block has no weight. Nor has one whose ρ' is so small
+    # that the derivatives of root and quotient overflow: times the zero of a ρ' that does not change they are NaN.
     numbers = torch.finfo(slope.dtype)
     positive = slope > numbers.tiny / numbers.eps
     weight = torch.where(positive, slope, 1)
