@@ -111,6 +111,9 @@ class Judgement:
         usable = exists & stopped if weak is None else exists & stopped & ~weak
         # A solve that ends at a kink has stalled: no step goes further, and the gradient does not vanish.
         asked = converged | (stopped & solved & ~found.evidence.smooth)
+        stalled = stopped & ~asked & ~usable
+        if self.asks and bool(stalled.any()) and at._advice():
+            asked = asked | stalled
         if self.asks and bool((asked & ~usable).any()):
             warn_about(asked, solved, found.definite, found.residual, found.evidence, found.hessian, weak, at._advice)
         return Prepared(usable, found.residual, found.factor, outcome=None if at is self else at.ended.outcome)

@@ -129,7 +129,8 @@ def said_of_precision(evaluate: Callable[[], Any], dtype: torch.dtype) -> str:
     """What to do where a part of what is evaluated has fewer digits than the variables, of this dtype; empty where none
     has."""
     digits = torch.finfo(dtype).eps
-    narrow = [x for x in _dtypes_in(evaluate) if x.is_floating_point and torch.finfo(x).eps > digits]
+    numbers = [x for x in _dtypes_in(evaluate) if x.is_floating_point or x.is_complex]
+    narrow = [x for x in numbers if torch.finfo(x).eps > digits]
     if not narrow:
         return ""
     least = max(narrow, key=lambda x: torch.finfo(x).eps)

@@ -94,3 +94,11 @@ def test_a_residual_of_fewer_digits_is_named():
     start = torch.tensor([1.5, -0.8, 0.1], dtype=F64)
     with pytest.warns(mslsq.errors.NotDifferentiableWarning, match=r"computes in torch.float32.*with .double\(\)"):
         mslsq.least_squares(residual, start, (T.float(), y), solver=mslsq.LevenbergMarquardt(native="never"))
+
+    def shifted(p, y):
+        turns = torch.exp(-2j * torch.pi * torch.fft.rfftfreq(20) * p[0])  # complex64
+        return torch.fft.irfft(torch.fft.rfft(torch.sin(5 * T)) * turns, n=20) * p[1] - y
+
+    y = (0.7 * torch.sin(5 * T - 0.1) + noise(20, 3, 0.02)).requires_grad_()
+    with pytest.warns(mslsq.errors.NotDifferentiableWarning, match=r"computes in torch.(float32|complex64)"):
+        mslsq.least_squares(shifted, start[:2], (y,), solver=mslsq.LevenbergMarquardt(native="never"))
