@@ -77,7 +77,9 @@ ATTRIBUTES_OF_SOLUTIONS: Mapping[str, str] = {
         ("njev", "nhev", "num_jac_evals"),
         ".num_evaluations counts residuals; Jacobians are not counted apart, of rejected steps there may be none",
     ),
-    **dict.fromkeys(("nit", "niter", "iterations", "num_iterations", "converged_iter", "steps", "num_iters"), ".num_steps"),
+    **dict.fromkeys(
+        ("nit", "niter", "iterations", "num_iterations", "num_iters", "converged_iter", "steps"), ".num_steps"
+    ),
     **dict.fromkeys(("final_cost", "error", "last_err", "best_err", "chisqr", "loss"), ".cost, which is ½Σρ"),
     **dict.fromkeys(("grad", "optimality", "gradient"), ".gradient_norm"),
     **dict.fromkeys(("err_history", "trajectory", "infodict"), ".history"),
