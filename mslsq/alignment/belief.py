@@ -59,6 +59,8 @@ class Placed:
     without."""
     fitting: str = ""
     """The larger model that fits, where the one asked for does not (`misfit.Misfit.model`)."""
+    marks: bool = False
+    """Is it refused as what agrees may be marks of an instrument, at the same pixels of both maps?"""
     uneven: float = 0.0
     """Which share of the residuals varies slowly over the map; 0 where the model does not fit, or parts do not
     agree."""
@@ -99,6 +101,7 @@ def refused(
     lead: float = NAN,
     precision: Precision | None = None,
     better: Misfit = FITS,
+    marks: bool = False,
 ) -> Placed:
     """A placement that is not believed, with the reason in words; `precision` of one that is still possible; the
     `better` model that is known to fit."""
@@ -108,7 +111,8 @@ def refused(
     )
     reason = f"{status.sentence} {why}".rstrip() + better.sentence
     found = estimate.ncc, detail, lead, estimate.overlap
-    return Placed(status, estimate.matrix, estimate.value, covariance, *found, sigma, stages, reason, off, better.model)
+    figures = covariance, *found, sigma
+    return Placed(status, estimate.matrix, estimate.value, *figures, stages, reason, off, better.model, marks)
 
 
 def believed(
@@ -149,7 +153,8 @@ def believed(
             doubt, precision = contested, None
     if doubt is not None:
         better = FITS if outgrown is None else outgrown.misfit
-        return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision, better)
+        marks = weighing.marks
+        return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision, better, marks)
     assert precision is not None  # it is asked of all that is not doubted
     covariance, sigma, off, reason, fitting, *_ = precision
     if pair.options.searches and not sigma < 2 * pair.frame.half:  # the side of the reference, and what is not a number
@@ -160,7 +165,7 @@ def believed(
     placed = MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance
     uneven = unevenness(pair.levels[0], estimate) if pair.options.metric.values and off == 0 and not fitting else 0.0
     reason += seen_twice(pair.levels[0], estimate, way_of(pair.pixels(0, estimate.matrix), pair.reference[0].size))
-    return Placed(*placed, *figures, stages, reason, off, fitting, uneven)
+    return Placed(*placed, *figures, stages, reason, off, fitting, uneven=uneven)
 
 
 def _doubt(

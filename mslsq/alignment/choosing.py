@@ -10,16 +10,20 @@ then edges are asked from there.
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
+from mslsq.alignment import hot
 from mslsq.alignment.along_curves import AlongCurves
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.evenness import UNEVEN, unevenness
-from mslsq.alignment.forms import form_alone
+from mslsq.alignment.forms import form_alone, of_another_kind
 from mslsq.alignment.linking import Linked, Linker
+from mslsq.alignment.measures import corner_error
 from mslsq.alignment.metrics import Metric, NormalizedGradients, SquaredDifference
 from mslsq.alignment.result import MapStatus
 from mslsq.alignment.tree import grow
+from mslsq.alignment.weighing import STILL
 
 EDGES = NormalizedGradients()
 
@@ -41,7 +45,7 @@ class Choice:
         """By values; by edges from there, where values leave residuals that vary slowly."""
         by_values = self.linker.link(fixed, moving, initial)
         if not by_values.placed.status.ok:
-            return by_values
+            return self._beyond_marks(by_values, initial)
         bent = AlongCurves(self.linker, by_values, NEAR * self._side(fixed)).placed()
         by_values, share = bent.linked, bent.share
         if share < UNEVEN:
@@ -76,13 +80,33 @@ class Choice:
                 return by_values.explained(f"{found}; then by {metric.words}.")
         return self._unless_a_form(by_edges, f"{found}.")
 
+    def _beyond_marks(self, by_values: Linked, initial: Tensor | None) -> Linked:
+        """By edges, where values may agree in marks alone: of two modalities parts agree, too."""
+        if not by_values.placed.marks:
+            return by_values
+        by_edges = self._by_edges(by_values.fixed, by_values.moving, initial)
+        placed = by_edges.placed.status.ok and not self._hot(by_edges)
+        if not (placed and of_another_kind(self.linker.by(EDGES), by_edges)):
+            return by_values
+        return by_edges.explained(f" Found by {EDGES.words}, as values agree in parts alone.")
+
     def _unless_a_form(self, by_edges: Linked, why: str) -> Linked:
         """The place by edges, with a reason; refused where it may be that of one form that both maps have."""
-        form = form_alone(self.linker.by(EDGES), by_edges)
+        form = self._hot(by_edges) or form_alone(self.linker.by(EDGES), by_edges)
         if not form:
             return by_edges.explained(why)
         status = MapStatus.LOW_CORRELATION
         return replace(by_edges, placed=replace(by_edges.placed, status=status, reason=f"{status.sentence} {form}"))
+
+    def _hot(self, by_edges: Linked) -> str:
+        """What speaks for hot pixels where a map lies on the very pixels that it lay on; empty if nothing does."""
+        one, other = self.linker.map(by_edges.fixed), self.linker.map(by_edges.moving)
+        there = torch.eye(3, device="cpu").to(by_edges.transform)
+        still = corner_error(by_edges.transform, there, *one.mask.shape) < STILL
+        count = hot.in_common(one, other) if still else 0
+        if count < hot.FEWEST:
+            return ""
+        return f"({count} points stand out alone at the same pixels of both maps, as hot pixels do: mask them.)"
 
     def _by_edges(self, fixed: int, moving: int, initial: Tensor | None) -> Linked:
         """Where edges put it, of all places."""
