@@ -13,7 +13,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from mslsq.alignment.curves import Curve, curve_between, is_curved, taken_along
+from mslsq.alignment.curves import CURVED, Curve, curve_between, is_curved, taken_along
 from mslsq.alignment.evenness import UNEVEN, unevenness
 from mslsq.alignment.linking import Linked, Linker
 from mslsq.alignment.pair_level import PairLevel
@@ -72,10 +72,10 @@ class AlongCurves:
     def placed(self) -> Bent:
         """By values along a curve where a gain and a bias leave one that is believed; as it was elsewhere."""
         curve = curve_between(self.level, self.by_values.placed.estimate)
-        curved = is_curved(self.level, self.by_values.placed.estimate, curve)
-        settled = self.settled() if curved else None
+        settled = self.settled() if curve is not None and curve.explained >= CURVED else None
         if curve is None or settled is None:
-            linked = self.doubted(curve) if curve is not None and curved else self.by_values
+            doubtful = is_curved(self.level, self.by_values.placed.estimate, curve)
+            linked = self.doubted(curve) if curve is not None and doubtful else self.by_values
             return Bent(linked, unevenness(self.level, self.by_values.placed.estimate))
         other, doubt = self.behind_the_prefilter(settled), 0.0
         found = Bent(settled.linked, settled.share)
