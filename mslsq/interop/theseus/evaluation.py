@@ -56,6 +56,15 @@ def _of_quaternion(wxyz: Tensor) -> Tensor:
     return SO3(torch.cat([wxyz[..., 1:], wxyz[..., :1]], -1)).matrix()
 
 
+def _weight_of_motion(weight: Any) -> Tensor:
+    """`GPCostWeight._compute_cost_weight` without its `torch.empty`: a second derivative reads what that memory held
+    before it was filled, and is NaN where it held one."""
+    inverse, dt = weight.Qc_inv.tensor, weight.dt.tensor.view(-1, 1, 1)
+    off = -6 * dt.pow(-2) * inverse
+    above = torch.cat([12 * dt.pow(-3) * inverse, off], -1)
+    return torch.linalg.cholesky(torch.cat([above, torch.cat([off, 4 * dt.reciprocal() * inverse], -1)], -2).mT).mT
+
+
 OF_SO3: dict[str, Callable[..., Tensor]] = {
     "exp": lambda w: SO3.exp(w).matrix(),
     "log": lambda r: SO3.from_matrix(r).log(),
@@ -153,6 +162,9 @@ def _exchanged(with_kinematics: bool) -> tuple[Exchange, ...]:
     ]
     field = library().eb.SignedDistanceField2D
     found.append(Exchange(field, "signed_distance", vars(field)["signed_distance"], signed_distance))
+    weight = library().eb.GPCostWeight
+    name = "_compute_cost_weight"
+    found.append(Exchange(weight, name, vars(weight)[name], _weight_of_motion))
     if with_kinematics:
         base = torch.autograd.Function
         own = base.apply.__func__

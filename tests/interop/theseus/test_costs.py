@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.interop.theseus import from_theseus
+from mslsq.interop.theseus import from_theseus, from_theseus_layer
 
 th = pytest.importorskip(
     "theseus", reason="Theseus is not installed: see scripts/install_theseus.sh", exc_type=ImportError
@@ -224,3 +224,26 @@ def test_other_costs_of_theseus_have_the_same_cost():
     limits = [torch.full((1, 3), limit, dtype=F64) for limit in (-0.5, 0.5, 0.1)]
     objective.add(th.eb.HingeCost(velocity, *limits, scale()))
     costs_agree(objective)
+
+
+def test_derivatives_in_the_weight_of_a_motion_do_not_read_memory_that_was_not_written():
+    points, speeds = ([th.Point2(name=f"{n}{i}", dtype=F64) for i in range(2)] for n in "pv")
+    dt = th.Variable(torch.full((1, 1), 0.3, dtype=F64), name="dt")
+    objective = th.Objective(dtype=F64)
+    weight = th.eb.GPCostWeight(torch.eye(2, dtype=F64)[None], dt)
+    objective.add(th.eb.GPMotionModel(points[0], speeds[0], points[1], speeds[1], dt, weight))
+    for i, point in enumerate(points):
+        target = th.Point2(tensor=torch.tensor([[1.0 + i, -2.0 * i]], dtype=F64), name=f"t{i}")
+        objective.add(th.eb.Local(point, target, scale()))
+    objective.add(th.eb.Local(speeds[0], th.Point2(tensor=torch.ones(1, 2, dtype=F64), name="s"), scale()))
+    layer = from_theseus_layer(th.TheseusLayer(th.GaussNewton(objective)))
+    time = torch.full((1, 1), 0.3, dtype=F64)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills what is not written with NaN
+    try:
+        values, _ = layer.forward({"dt": time.requires_grad_()}, {"backward_mode": "implicit"})
+        found = torch.autograd.grad(values["p1"].sum(), time)[0]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    with torch.no_grad():
+        ends = [layer.forward({"dt": time + h})[0]["p1"].sum() for h in (1e-5, -1e-5)]
+    torch.testing.assert_close(found[0, 0], (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-8)
