@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from mslsq.adjoint.attachment import Attachment
 
 
+FAILED = ("nan", "zero")
+"""What the derivatives of a problem that has none may be."""
+
+
 class AdjointOptionError(ValueError):
     """An option of an adjoint has a value that is not valid."""
 

@@ -1,14 +1,14 @@
 """Direct loss minimisation: the gradient of a loss from two slightly perturbed solutions."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mslsq import pytree
-from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError, DerivativeOrderError
+from mslsq.adjoint.adjoint import FAILED, Adjoint, AdjointOptionError, DerivativeOrderError
 from mslsq.adjoint.attachment import Attachment
 from mslsq.adjoint.factor import Factorization
 from mslsq.adjoint.judging import judged
@@ -16,7 +16,7 @@ from mslsq.adjoint.outputs import Attached, Ended, Prepared
 from mslsq.levels import constant
 from mslsq.private import transforms_are_active, vjp
 from mslsq.tracing.graph import TRANSFORM_LOCK
-from mslsq.validation import number, plain_options
+from mslsq.validation import number, one_of, plain_options
 
 CHORD_STEPS = 10
 """Each gains a factor of about ε: ten are beyond rounding for any sensible ε."""
@@ -33,14 +33,16 @@ class DirectLossMinimization(Adjoint):
 
     Reverse mode, first order: forward mode, a second backward pass and `torch.func` transforms raise. The error is
     O(ε²) from above and rounding/ε from below; v is normalised, so that ε is a length in the tangent space of the
-    variables.
+    variables. A problem that has not converged has NaN derivatives, or zero ones (`failed="zero"`).
     """
 
     epsilon: float = 1e-4
+    failed: Literal["nan", "zero"] = "nan"
 
     def __post_init__(self) -> None:
         plain_options(self)
         number("DirectLossMinimization: epsilon", self.epsilon, above=0, error=AdjointOptionError)
+        one_of("DirectLossMinimization: failed", self.failed, FAILED, AdjointOptionError)
 
     @property
     def highest_order(self) -> int | None:
@@ -60,7 +62,7 @@ class DirectLossMinimization(Adjoint):
                 "DirectLossMinimization gives first derivatives by backward() alone. Use Implicit() or Unrolled() "
                 "under torch.func."
             )
-        inputs = attachment.guarded(torch.nan)
+        inputs = attachment.guarded(torch.nan if self.failed == "nan" else 0.0)
         values = _DirectLoss.apply(attachment, self.epsilon, *pytree.leaves(inputs))
         with TRANSFORM_LOCK:
             # The cost at a minimum has the partial derivative for its total one.

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from mslsq import pytree
-from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
+from mslsq.adjoint.adjoint import FAILED, Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment, per_entry
 from mslsq.adjoint.factor import Factorization
 from mslsq.adjoint.judging import judged
@@ -26,9 +26,6 @@ from mslsq.private import transforms_are_active
 from mslsq.solvers.box import box_of, moved_by, with_projected_gradient
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.validation import boolean, integer, one_of, plain_options
-
-FAILED = ("nan", "zero")
-"""What the derivatives of a problem that has none may be."""
 
 
 @dataclass(frozen=True)

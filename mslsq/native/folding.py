@@ -51,6 +51,8 @@ def _arithmetic(
 ) -> int | None:
     a, b = operands
     x, y = values
+    if operation in ("add", "sub", "mul", "div") and any(value is not None and math.isnan(value) for value in values):
+        return program.constant(math.nan, "real").number
     if operation == "mul":
         if x is not None:
             a, b, y = b, a, x

@@ -19,9 +19,9 @@ from mslsq.solvers import Solver
 
 ADJOINTS = {
     "implicit": lambda steps, epsilon: mslsq.Implicit(failed="zero"),
-    "unroll": lambda steps, epsilon: mslsq.Unrolled(),
-    "truncated": lambda steps, epsilon: mslsq.Truncated(steps=steps),
-    "dlm": lambda steps, epsilon: mslsq.DirectLossMinimization(**({} if epsilon is None else {"epsilon": epsilon})),
+    "unroll": lambda steps, epsilon: mslsq.Unrolled(failed="zero"),
+    "truncated": lambda steps, epsilon: mslsq.Truncated(steps=steps, failed="zero"),
+    "dlm": lambda steps, epsilon: mslsq.DirectLossMinimization(1e-4 if epsilon is None else epsilon, "zero"),
 }
 OPTIONS = {
     "backward_mode",

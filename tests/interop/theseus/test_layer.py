@@ -86,6 +86,16 @@ def test_with_noise_gradients_are_those_of_finite_differences(mode):
     torch.testing.assert_close(ours[:, row], expected, atol={"dlm": 1e-3, "truncated": 1e-4}.get(mode, 1e-5), rtol=0)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_problem_that_fails_has_a_gradient_of_zero_and_harms_no_other(mode):
+    y, options = data(0.1), {"backward_mode": mode, **MODES[mode]}
+    _, alone = gradient(from_theseus_layer(layer_of()), y, options)
+    y[1, 3] = torch.nan
+    _, ours = gradient(from_theseus_layer(layer_of()), y, options)
+    assert bool((ours[1] == 0).all())
+    torch.testing.assert_close(ours[[0, 2]], alone[[0, 2]])
+
+
 def test_the_account_of_a_solve_is_theseus():
     layer = from_theseus_layer(layer_of(th.LevenbergMarquardt))
     y = data(0.1)
