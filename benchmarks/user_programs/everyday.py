@@ -126,7 +126,7 @@ def jacobian_inside(p, t, y):
 @case(P3, T, Y)
 def pinn_of_a_network(p, t, y):
     """A derivative by jvp inside."""
-    value, slope = torch.func.jvp(lambda t: p[0] * torch.tanh(p[1] * t) + p[2], (t,), (torch.ones_like(t),))
+    value, slope, *_ = torch.func.jvp(lambda t: p[0] * torch.tanh(p[1] * t) + p[2], (t,), (torch.ones_like(t),))
     return torch.cat([value - y, 0.1 * (slope + value)])
 
 
@@ -134,8 +134,9 @@ class Normed(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm = nn.BatchNorm1d(3, dtype=F64)
-        self.norm.running_mean.add_(0.3)
-        self.norm.running_var.mul_(2.0)
+        for statistics, by in ((self.norm.running_mean, 0.3), (self.norm.running_var, 1.0)):
+            assert statistics is not None
+            statistics.add_(by)
         self.eval().requires_grad_(False)
 
     def forward(self, p, t, y):
@@ -265,7 +266,7 @@ def cached_design(p, y):
 
 
 class Cached:
-    def __init__(self, t):
+    def __init__(self, t: torch.Tensor):
         self.t = t
 
     @functools.cached_property

@@ -200,11 +200,12 @@ def align(
 
 
 def _name_undeclared(draft: Draft, prepared: Sequence[Prepared | None]) -> None:
-    """Add to the reason of a map that found no place, or one where it correlates badly, that it, or the reference, may
-    hold a number for no data."""
+    """Add to the reason of a map that found no place, one where it correlates badly, or one with more to say of it
+    (such a number looks like a curve of values), that it, or the reference, may hold a number for no data."""
     unplaced, ncc = (*ASKED_AGAIN, MapStatus.AMBIGUOUS), draft.entries["ncc"]
     for index, state in enumerate(draft.states):
-        if state not in unplaced and not (state == MapStatus.ALIGNED and ncc[index] < WELL):
+        plain = draft.reasons[index] == state.sentence and not ncc[index] < WELL
+        if state not in unplaced and (state != MapStatus.ALIGNED or plain):
             continue
         for one, what in ((index, "this map"), (draft.reference, "the reference")):
             raster = prepared[one]

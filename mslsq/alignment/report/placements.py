@@ -190,7 +190,7 @@ def draw_graph(axis: Any, result: Alignment) -> Any:
         axis.scatter(*at, s=260, zorder=3, linestyle="-" if ok else "--", facecolor=face, edgecolor="#6b7682")
         axis.text(*at, str(i), fontsize=9, color="#111111", ha="center", va="center", zorder=4)
     agree = [max(link[3], 0.0) for link in links if link[2] == "used" and math.isfinite(link[3])]
-    usual = scale.to_rgba(np.median(agree)) if agree else INK
+    usual: Any = scale.to_rgba(np.array(np.median(agree))) if agree else INK
     kinds = [status for status in STYLES if any(link[2] == status for link in links)]
     handles = [Line2D([], [], linestyle=STYLES[kind][0], color=STYLES[kind][1] or usual, label=kind) for kind in kinds]
     if handles:
