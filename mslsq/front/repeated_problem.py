@@ -78,8 +78,10 @@ def remember(call: Call, solved: Solved) -> None:
     """Keep what a solve has shown of calls like this one."""
     if not solved.plan.execution.graphs or not may_be_closed(call.problem):
         return  # nothing could answer another
-    content = content_of(call.problem)
     like = next((one for one in known_of(call.problem) if one.is_like(call)), None)
+    if like is not None and like.answering.direct.plan is solved.plan:
+        return
+    content = content_of(call.problem)
     like = ALIKE.find(content, call) if like is None and content is not None else like
     if like is not None:
         if like.answering.direct.plan is solved.plan:

@@ -36,6 +36,10 @@ class Trusted:
     """Has a solve gone without a comparison?"""
     is_asked: bool = False
     """Is the next one to be made in any case?"""
+    repeated: int = 0
+    """Comparisons in turn, of what had been compared before..."""
+    is_repeated: bool = False
+    """... and whether the one that is made now is one of them."""
 
     @property
     def holds(self) -> bool:
@@ -63,12 +67,25 @@ class Trust:
             return False
         if trusted is None:
             trusted = plan.trusted = Trusted(self._look())
-        elif trusted.holds and not trusted.turns.is_due() and not trusted.is_asked and trusted.knows(plan):
-            trusted.has_spared = True
-            return True
+            trusted.is_repeated = False
+        else:
+            holds, knows = trusted.holds, trusted.knows(plan)
+            if holds and not trusted.turns.is_due() and not trusted.is_asked and knows:
+                trusted.has_spared = True
+                return True
+            trusted.is_repeated = holds and knows
         trusted.is_asked = False
         trusted.graphs, trusted.is_whole = dict(plan.execution.graphs), plan.holds_whole
         return False
+
+    def turn(self, plan: Plan) -> int | None:
+        """Which of the comparisons in turn is to be made now, the first is 0; None where it is the first of what is
+        recorded. Counts it."""
+        trusted = plan.trusted
+        if trusted is None or not trusted.is_repeated:
+            return None
+        trusted.repeated += 1
+        return trusted.repeated - 1
 
     def is_open(self, plan: Plan) -> bool:
         """Is it never given to solves of this plan, as the code may read, or write to, what is not compared?"""

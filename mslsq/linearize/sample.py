@@ -54,11 +54,15 @@ class Sample:
         """The same lanes with other numbers."""
         return dataclasses.replace(self, storages=storages, inputs=inputs)
 
+    def lane(self, problem: int, lane: int) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """Storages and inputs of one lane, as copies that may be written to."""
+        return self.block.lane(self.storages, self.inputs, problem, lane, _own)
+
     def each(self) -> Iterator[tuple[tuple[int, int], tuple[Tensor, ...], dict[str, Tensor]]]:
         """Every lane by itself: (problem, lane), and its storages and inputs, as copies that may be written to."""
         for problem in range(self.block.outer):
             for lane in range(self.block.lanes):
-                yield (problem, lane), *self.block.lane(self.storages, self.inputs, problem, lane, _own)
+                yield (problem, lane), *self.lane(problem, lane)
 
     def going(self, block: BlockTerm) -> "Sample":
         """The same sample of a term that is differentiated in another way."""
@@ -164,6 +168,14 @@ def spread(count: int, call: int) -> list[int]:
     if count <= 4:
         return list(range(count))
     return [0, count - 1, 1 + (2 * call) % (count - 2), 1 + (2 * call + 1) % (count - 2)]
+
+
+def one_of(count: int, most: int, turn: int) -> tuple[list[int], int]:
+    """As many places as `spread` or `pair_of` gives, of which one is the turn of this call, and where it is among
+    them: after `count` turns all have had theirs."""
+    if count <= most:
+        return list(range(count)), turn % count
+    return [(turn + n) % count for n in range(most)], 0
 
 
 def pair_of(count: int, call: int) -> list[int]:

@@ -33,6 +33,10 @@ class Trust(Protocol):
         """To the solve that has just been made by this plan? Counts it."""
         ...
 
+    def turn(self, plan: Plan) -> int | None:
+        """Which of the comparisons in turn is to be made now? None where it is the first of what is recorded."""
+        ...
+
     def is_open(self, plan: Plan) -> bool:
         """Is it never given to solves of this plan?"""
         ...

@@ -5,6 +5,9 @@ A graph outlives what it was recorded from. The key of a plan holds all that is 
 evaluated without transforms, at the solution with one plain backward pass. At the start alone much hides: x0 = 0
 multiplies what changed by zero. It is the solution that is stationary or not: its residual and derivative are what the
 answer claims, so the derivative at the start, which took a third of the time, is not compared.
+
+Code that is trusted is compared in turn (`front.trust`), what was compared before on one block of one problem: another
+in every turn, until all have been looked at.
 """
 
 import dataclasses
@@ -20,7 +23,7 @@ from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Way
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.rounding import Shaken
-from mslsq.linearize.sample import Sample, pair_of, sample_of, spread
+from mslsq.linearize.sample import Sample, one_of, pair_of, sample_of, spread
 from mslsq.linearize.trace import WITNESS
 from mslsq.problem.system import Inputs
 from mslsq.solvers.task import Task
@@ -40,6 +43,9 @@ derivative it is, and either counts: derivatives may differ by this many times t
 
 Expected = tuple[Float[Tensor, "outer numbers lanes"], Float[Tensor, "outer numbers lanes"], Float[Tensor, "rows"]]
 """Residual and uᵀJ (or J, where the user gives it) of every lane, what they may differ by, and u."""
+
+Lane = tuple[int, int]
+"""Of a sample: a problem, and a lane of it."""
 
 
 class Witness:
@@ -91,18 +97,18 @@ class Witness:
             pinned = None if self._plan.compressed is None else self._plan.compressed.differs(self._inputs[0])
             if self._trust is not None and self._trust.is_given(self._plan):
                 return pinned
-            numbered = self._samples([start, solution])
-            samples = list(numbered.values())
+            turn = None if self._trust is None else self._trust.turn(self._plan)
+            samples = self._samples([start, solution], turn)
             graph = self._plan.execution.fastest(WITNESS, self._wish)
             if graph is not None:
-                flat = iter(graph.flat(_tensors(samples)))
+                flat = iter(graph.flat(_tensors(samples.values())))
                 recorded = list(zip(flat, flat, flat, strict=True))
             else:
                 with TRANSFORM_LOCK:
-                    recorded = [_expected(sample) for sample in samples]
+                    recorded = [_expected(sample) for sample in samples.values()]
             differ = [
-                self._differs(number, sample, expected)
-                for (number, sample), expected in zip(numbered.items(), recorded, strict=True)
+                self._differs(number, sample, expected, None if turn is None else self._lanes_of(number, turn))
+                for (number, sample), expected in zip(samples.items(), recorded, strict=True)
             ]
             found = differ[0] if len(differ) == 1 else torch.stack(differ).any()
             if self._trust is not None and self._plan.is_on_cpu and bool(found):
@@ -127,19 +133,30 @@ class Witness:
             "the cost), and write it out of place."
         )
 
-    def _samples(self, points: Sequence[Values]) -> dict[int, Sample]:
+    def _samples(self, points: Sequence[Values], turn: int | None = None) -> dict[int, Sample]:
+        """Of every term the lanes that are looked at, or as many with the one that has its turn."""
         return {
-            number: sample_of(block, points, self._inputs[number], *self._places(block))
+            number: sample_of(block, points, self._inputs[number], *self._places(block, turn))
             for number, block in self._blocks.items()
         }
 
-    def _places(self, block: BlockTerm) -> tuple[list[int], list[int]]:
+    def _places(self, block: BlockTerm, turn: int | None) -> tuple[list[int], list[int]]:
         """At most four lanes: problems and blocks. Two blocks of a single problem: they have their code in common, and
         with four of them the comparison took two thirds of a solve of 60 poses with a residual of the user's own."""
         problems, blocks = block.batch, block.term.num_blocks
+        if turn is not None:
+            (among_problems, _), (among_blocks, _) = _places_of_turn(block, turn)
+            return among_problems, among_blocks
         if blocks == 1:
             return spread(problems, self._call), [0]
         return pair_of(problems, self._call), pair_of(blocks, self._call)
+
+    def _lanes_of(self, number: int, turn: int) -> list[Lane]:
+        """Where in the sample of a term stands what has its turn, at the start and at the solution."""
+        block = self._blocks[number]
+        (problems, problem), (_, lane) = _places_of_turn(block, turn)
+        points = [problem, problem + len(problems)]
+        return [(0, point) for point in points] if block.lanes_are_batch else [(point, lane) for point in points]
 
     def _by_the_user(self, number: int, sample: Sample) -> Sample:
         term, block = self._terms[number], sample.block
@@ -148,11 +165,13 @@ class Witness:
         plain = BlockTerm(term, block.system, block.batch, block.batched, block.rows, block.pairs)
         return sample.going(plain)
 
-    def _differs(self, number: int, sample: Sample, expected: Expected) -> Tensor:
-        """Of one term: do residuals or derivatives differ?"""
-        user, (numbers, allowed, u) = self._by_the_user(number, sample), expected
+    def _differs(self, number: int, sample: Sample, expected: Expected, lanes: list[Lane] | None) -> Tensor:
+        """Of one term: do residuals or derivatives differ, in these lanes or in all?"""
+        user, (*both, u) = self._by_the_user(number, sample), expected
+        lanes = [(m, n) for m in range(user.block.outer) for n in range(user.block.lanes)] if lanes is None else lanes
+        numbers, allowed = (_columns(x, lanes) for x in both)
         rewritten = sample.block.way.residual is not None
-        now = _by_plain_python(user, numbers, u, rewritten)
+        now = _by_plain_python(user, lanes, numbers, u, rewritten)
         if now is None:
             return torch.ones((), dtype=torch.bool, device=numbers.device)
         known = self._plan.rounding
@@ -162,59 +181,70 @@ class Witness:
         differ, times = _differ(numbers, now, allowed, True), 1.0
         if differ:
             most = torch.full_like(allowed, MOST_OF_DERIVATIVES)
-            most[:, : len(u)] = MOST
-            jumps = _jumps(user, now, u, rewritten)
+            most[: len(u)] = MOST
+            jumps = _jumps(user, lanes, now, u, rewritten)
             more = (NOISE * jumps).minimum(most * allowed)
             differ, times = _differ(numbers, now, allowed + more, True), 1 + float((more / allowed).nan_to_num().amax())
             if differ:
-                jumps[:, : len(u)] = 0  # the residual is continuous at a kink
+                jumps[: len(u)] = 0  # the residual is continuous at a kink
                 differ = _differ(numbers, now, allowed + more.maximum(SIDES * jumps), True)
         if not differ:
             known[number] = max(known.get(number, 1.0), times)
         return torch.as_tensor(differ, device=numbers.device)
 
 
-def _by_plain_python(user: Sample, numbers: Tensor, u: Tensor, rewritten: bool) -> Tensor | None:
-    """What the user's Python gives where a graph has these numbers; None where it has not as many."""
+def _places_of_turn(block: BlockTerm, turn: int) -> tuple[tuple[list[int], int], tuple[list[int], int]]:
+    """As many problems and blocks as are looked at otherwise, and which of each have this turn: all pairs in turn."""
+    problems, blocks = block.batch, block.term.num_blocks
+    if blocks == 1:
+        return one_of(problems, 4, turn), ([0], 0)
+    return one_of(problems, 2, turn + turn // blocks), one_of(blocks, 2, turn)
+
+
+def _columns(numbers: Float[Tensor, "outer numbers lanes"], lanes: Sequence[Lane]) -> Float[Tensor, "numbers chosen"]:
+    return torch.stack([numbers[problem, :, lane] for problem, lane in lanes], -1)
+
+
+def _by_plain_python(
+    user: Sample, lanes: Sequence[Lane], numbers: Float[Tensor, "numbers lanes"], u: Tensor, rewritten: bool
+) -> Float[Tensor, "numbers lanes"] | None:
+    """What the user's Python gives in these lanes, where a graph has these numbers; None where it has not as many."""
     if user.block.term.jacobians is not None:
         # One block after the other: what writes in place cannot be mapped.
         one_by_one = dataclasses.replace(user.block, way=Way(lane_by_lane=True))
         with TRANSFORM_LOCK, independent.plain_python():
-            return _side_by_side(*user.going(one_by_one).linearizations())
+            return _columns(_side_by_side(*user.going(one_by_one).linearizations()), lanes)
     rows = len(u)
-    lanes = [(place, (storages, inputs)) for place, storages, inputs in user.each()]
-    starts = [(place, at) for place, at in lanes if _is_start(user.block, *place)]
-    ends = [(place, at) for place, at in lanes if not _is_start(user.block, *place)]
-    values = independent.residuals(user.block, [at for _, at in starts])
-    found = {place: (r, None) for (place, _), r in zip(starts, values, strict=True)}
-    pulled = independent.pullbacks(user.block, [at for _, at in ends], u, rewritten)
-    found |= {place: both for (place, _), both in zip(ends, pulled, strict=True)}
+    at_start = [_is_start(user.block, *lane) for lane in lanes]
+    places = [user.lane(*lane) for lane in lanes]
+    values = independent.residuals(user.block, [at for at, first in zip(places, at_start, strict=True) if first])
+    ends = [at for at, first in zip(places, at_start, strict=True) if not first]
+    starts, pulled = iter(values), iter(independent.pullbacks(user.block, ends, u, rewritten))
     columns = []
-    for (problem, lane), _ in lanes:
-        residual, derivative = found[problem, lane]
-        column = numbers[problem, :, lane]
+    for column, first in zip(numbers.unbind(-1), at_start, strict=True):
+        residual, derivative = (next(starts), None) if first else next(pulled)
         # Of a matrix that cannot be factored the graph has NaN; and where there is no derivative it has none to
         # be compared with.
         residual = column[:rows] if residual is None else residual
         columns.append(torch.cat((residual, column[rows:] if derivative is None else derivative)))
-    if any(len(column) != numbers.shape[1] for column in columns):
+    if any(len(column) != len(numbers) for column in columns):
         return None
-    return torch.stack(columns, -1).unflatten(-1, (numbers.shape[0], numbers.shape[2])).movedim(1, 0)
+    return torch.stack(columns, -1)
 
 
-def _jumps(user: Sample, now: Tensor, u: Tensor, rewritten: bool) -> Tensor:
+def _jumps(user: Sample, lanes: Sequence[Lane], now: Tensor, u: Tensor, rewritten: bool) -> Tensor:
     """By how much other rounding changes what the user's Python gives, which is more than its derivative tells where a
     matrix is nearly singular inside, and far more for derivatives at a kink.
 
     Nothing, where the same point does not have the same numbers again: then it is not rounding that changes them.
     """
-    again = _by_plain_python(user, now, u, rewritten)
+    again = _by_plain_python(user, lanes, now, u, rewritten)
     jumps = torch.zeros_like(now)
     if again is None or not torch.equal(again.nan_to_num(), now.nan_to_num()):
         return jumps
     for seed in range(SHAKES):
         with Shaken(seed):
-            there = _by_plain_python(user, now, u, rewritten)
+            there = _by_plain_python(user, lanes, now, u, rewritten)
         if there is not None:
             jumps = jumps.maximum((there - now).abs().nan_to_num(0.0, 0.0))
     return jumps
@@ -301,7 +331,7 @@ def _differ(old: Tensor, new: Tensor, allowed: Tensor, asks: bool = False) -> Te
         return False
     # What is equal without being close is infinite, or not a number. A lane with such derivatives stops whichever mode
     # they are of: forward mode has NaN (zero times infinity) in columns where reverse mode has numbers.
-    stops = ~(old.isfinite().all(1, keepdim=True) | new.isfinite().all(1, keepdim=True))
+    stops = ~(old.isfinite().all(0) | new.isfinite().all(0))
     broken = stops & ~(old.isfinite() & new.isfinite())
     differ = ~(close | (old == new) | broken | allowed.isinf()).all()
     return bool(differ) if asks else differ

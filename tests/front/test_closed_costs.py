@@ -755,6 +755,34 @@ def test_what_changes_past_all_that_is_compared_is_said(answers, monkeypatch):  
     assert not answers[-1]
 
 
+def test_blocks_are_compared_in_turn_and_none_is_left_out(answers, monkeypatch):  # noqa: F811
+    """What changes in one block of five alone is noticed when that has its turn."""
+    from mslsq.manifolds import planar
+    from mslsq.solvers import witness
+
+    monkeypatch.setattr(closed_costs, "CHECKED_EVERY", 2)
+    turns = mslsq.SO2.exp(torch.tensor([[0.1], [0.15], [0.2], [0.9], [0.15]], dtype=F64))
+    p = mslsq.Variable("p", mslsq.SO2, count=1)
+    kind = cost(lambda self, p, y: (y.inverse() @ p).log())
+    problem = mslsq.Problem(kind(p[torch.zeros(5, dtype=torch.int64)], y=turns, name="own"))
+    start = {"p": mslsq.SO2.exp(torch.full((1, 1), 0.3, dtype=F64))}
+    lanes, by_python = [], witness._by_plain_python
+
+    def noted(user, chosen, *rest):
+        lanes.append(chosen)
+        return by_python(user, chosen, *rest)
+
+    monkeypatch.setattr(witness, "_by_plain_python", noted)
+    for _ in range(8):
+        mslsq.solve(problem, start, solver=SOLVER)
+    assert [len(chosen) for chosen in lanes[-3:]] == [2, 2, 2]
+    plain = planar.angle
+    monkeypatch.setattr(planar, "angle", lambda z: plain(z) + 0.05 * (plain(z).detach() < -0.3))  # of one block of five
+    with pytest.warns(UnseenChangeWarning, match="'own'"):
+        for _ in range(2 * len(turns)):
+            mslsq.solve(problem, start, solver=SOLVER)
+
+
 def test_closed_code_keeps_no_problem_alive():
     problem = made(cost(lambda self, p, y: 2.0 * p - y))
     for _ in range(3):
