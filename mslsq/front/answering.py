@@ -120,7 +120,8 @@ class Answering:
         direct = self.direct
         if direct.plan.plain.has_gone_stale:
             return None
-        if not direct.is_whole and direct.has_news:
+        wish = None if direct.is_whole else direct.solver.execution
+        if wish is not None and direct.has_news(wish):
             return None
         starts = []
         for name, space, is_single in self.spaces:
@@ -134,7 +135,7 @@ class Answering:
             given = self.form.leaves(call.arguments)[-len(self.replaced) :]
             for (term, name), x in zip(self.replaced, given, strict=True):
                 inputs[term][name] = x
-        found = direct.found(tuple(starts), inputs)
+        found = direct.found(tuple(starts), inputs, wish)
         if found is None:
             return None
         if found.interrupted:

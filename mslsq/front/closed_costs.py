@@ -37,6 +37,8 @@ class Held(NamedTuple):
 
     tensors: tuple[tuple["weakref.ref[Tensor]", ...], ...]
     """Of each cost."""
+    costs: tuple["weakref.ref[CostFunction]", ...]
+    """These, which are the problem's as long as its objects are the same."""
     noted: tuple[Noted, ...] | None
     """What the code of each reads, by identity; None where something counts by its content."""
 
@@ -106,7 +108,7 @@ class ClosedCosts:
         if not self.library_holds:
             return False
         if held.noted is not None:
-            costs = [problem.costs[place] for place, _, _ in self._known]
+            costs = [cost() for cost in held.costs]  # out of the problem's list takes a microsecond each
             if all(map(Noted.holds, held.noted, costs)):
                 return True
         for (place, key, _), tensors in zip(self._known, held.tensors, strict=True):
@@ -119,10 +121,11 @@ class ClosedCosts:
         """What they hold or read, of which `unchanged` says whether their objects are the same."""
         found = [collect_module(problem.costs[place]) for place, _, _ in self._known]
         tensors = tuple([tuple(map(weakref.ref, collected.tensors.values())) for collected in found])
+        costs = tuple([weakref.ref(_cost(problem, place)) for place, _, _ in self._known])
         if not unchanged.is_all_of_others:
-            return Held(tensors, None)
+            return Held(tensors, costs, None)
         noted = [Noted.of(collected, looks_at_objects=False) for collected in found]
-        return Held(tensors, tuple([x for x in noted if x is not None]) if None not in noted else None)
+        return Held(tensors, costs, tuple([x for x in noted if x is not None]) if None not in noted else None)
 
     def keep_rows(self, problem: Problem, sizes: Sequence[tuple[int, int]]) -> None:
         """Remember how many entries their residuals have.

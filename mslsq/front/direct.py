@@ -18,7 +18,7 @@ from mslsq.front.statement import Solved, Statement, heed_interrupt
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.prospects import has_news
-from mslsq.linearize.trace import WITNESS
+from mslsq.linearize.trace import WITNESS, Wish
 from mslsq.native.choice import is_recorded_elsewhere, is_switched_off
 from mslsq.native.one_solve import SolvedOne
 from mslsq.private import forward_level_is_open, transforms_are_active, without_saved_tensor_hooks
@@ -31,6 +31,7 @@ from mslsq.solvers.native_loop import Ended
 from mslsq.solvers.planning import planned
 from mslsq.solvers.short_loop import ShortLoop, Stepped
 from mslsq.solvers.task import Task
+from mslsq.solvers.whole_program import SolveDraft
 from mslsq.solvers.whole_solves import program_in_use
 from mslsq.solvers.witness import Witness
 from mslsq.tracing.reading.values import TENSORS
@@ -87,32 +88,37 @@ class Direct:
     @property
     def is_whole(self) -> bool:
         """Is the whole solve a native program now? Those of blocks are of no use then, and none is begun."""
-        return self.solver.takes_programs and not is_switched_off() and program_in_use(self.plan) is not None
+        return self._program is not None
 
     @property
-    def has_news(self) -> bool:
+    def _program(self) -> SolveDraft | None:
+        """The native program of whole solves that this one may take."""
+        found = program_in_use(self.plan)
+        # Whether it may is asked of the environment, which takes a microsecond.
+        return found if found is not None and self.solver.takes_programs and not is_switched_off() else None
+
+    def has_news(self, wish: Wish) -> bool:
         """Are there programs of blocks to be begun or taken up? None are where the whole solve is to be one."""
         whole = self.plan.plain.whole
         if whole is not None and whole.has_begun and not whole.is_refused:
             return False
-        return has_news(self.plan, self.solver.native_choice)
+        return has_news(self.plan, wish.native)
 
     def with_derivatives(self, solved: Solved, adjoint: Adjoint | None) -> "Direct":
         """The same, which attaches derivatives, too."""
         task = solved.statement.task(self.solver)
         return replace(self, derivatives=_derivatives_of(adjoint, task, self.plan))
 
-    def found(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
+    def found(self, starts: Values, inputs: tuple[dict[str, Tensor], ...], wish: Wish | None = None) -> Found | None:
         """The solution; None where it takes more: derivatives that it may not have, a word of warning, or what is
         neither a program nor recorded.
 
         Args:
             starts: of every unknown, (1, count, storage).
             inputs: per term its tensors by name.
+            wish: the solver's `execution`, where it has been asked for.
         """
-        program, ends = program_in_use(self.plan), None
-        if not self.solver.takes_programs or is_switched_off():
-            program = None
+        program, ends = self._program, None
         if takes_more(starts, inputs):
             derivatives = self.derivatives
             if isinstance(derivatives, DirectSteps):
@@ -121,7 +127,7 @@ class Direct:
             if ends is None:
                 return None
         if program is None:
-            return self._found_by_steps(starts, inputs) if ends is None else self._stepped(ends, starts, inputs)
+            return self._found_by_steps(starts, inputs, wish) if ends is None else self._stepped(ends, starts, inputs)
         if self.solver.creep is not None and not self.solver.early_stop:
             return None  # steps are straight then, and the program would bend them
         found = program.solve_one(starts, inputs, self.solver.max_steps, self.shapes)
@@ -203,10 +209,10 @@ class Direct:
         )
         return Found(solution, stepped.values, starts, stepped.interrupted)
 
-    def _found_by_steps(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
+    def _found_by_steps(self, starts: Values, inputs: tuple[dict[str, Tensor], ...], wish: Wish | None) -> Found | None:
         if self.loop is None:
             return None
-        found = self.loop.solve(starts, inputs)
+        found = self.loop.solve(starts, inputs, wish)
         return None if found is None else self._found(found, starts)
 
     def _found(self, found: Stepped | Ended | Called, starts: Values) -> Found:

@@ -8,6 +8,7 @@ own whose code is closed (`closed_costs`), where it reads the same; others are s
 in every call.
 """
 
+import ctypes
 import weakref
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -131,7 +132,7 @@ class Known:
     inputs: tuple[tuple[tuple[str, Any, Hashable], ...], ...]
     """Per term the name of each input, a weak reference to its tensor, and what a graph bakes in of it; None twice of
     one that the data of a call replace."""
-    indices: tuple[tuple[Any, Hashable], ...]
+    indices: tuple[tuple[Any, tuple[int, bytes | None]], ...]
     """Of every tensor that says which blocks there are a weak reference, and its state."""
 
     @staticmethod
@@ -162,11 +163,16 @@ class Known:
         """Does the call differ in nothing but numbers?"""
         if not self.answering.is_like(call) or not self.unchanged.holds:
             return False
-        if not all(x() is not None and _state_of(x()) == state for x, state in self.indices):
-            return False
-        held = [(x(), key) for own in self.inputs for _, x, key in own if x is not None]
-        if not all(x is not None and tensor_key(x) == key for x, key in held):
-            return False
+        for reference, state in self.indices:
+            x = reference()
+            if x is None or not _is_in(x, state):
+                return False
+        for own in self.inputs:
+            for _, reference, key in own:
+                if reference is not None:
+                    x = reference()
+                    if x is None or tensor_key(x) != key:
+                        return False
         return self.costs.hold(call.problem, self.held)
 
     def answer(self, call: Call) -> Solution | None:
@@ -175,6 +181,16 @@ class Known:
         return self.answering.answer(call, tuple(held))
 
 
-def _state_of(index: Tensor) -> Hashable:
+def _state_of(index: Tensor) -> tuple[int, bytes | None]:
     """What changes when numbers are written into an index."""
     return version_of(index), tensor_value(index)
+
+
+def _is_in(index: Tensor, state: tuple[int, bytes | None]) -> bool:
+    """Is the index in this state?"""
+    version, content = state
+    if version_of(index) != version:
+        return False
+    if content is not None and len(content) == index.nbytes and index.is_contiguous():  # a few bytes, as they are
+        return ctypes.string_at(index.data_ptr(), len(content)) == content
+    return tensor_value(index) == content

@@ -9,6 +9,7 @@ curve fit) has the batch as lanes, and `outer` is 1.
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -43,7 +44,13 @@ class LaneLayout:
 
     def prepared(self, inputs: Inputs) -> dict[str, Tensor]:
         """Lanes last, the batch axis first where the lanes are blocks."""
-        return {name: self._prepared_one(name, tensor) for name, tensor in inputs.items()}
+        other = self._other
+        return {name: self._prepared_one(name, x) if name in other else x for name, x in inputs.items()}
+
+    @cached_property
+    def _other(self) -> frozenset[str]:
+        """Inputs whose layout may be another one for the lanes."""
+        return self.batched | self.per_block
 
     def _prepared_one(self, name: str, tensor: Tensor) -> Tensor:
         batched, per_block = name in self.batched, name in self.per_block
@@ -55,7 +62,9 @@ class LaneLayout:
             tensor, batched = tensor.select(0, 0), False
         if per_block:
             axis = 1 if batched else 0
-            tensor = (tensor if tensor.ndim == axis + 1 else tensor.movedim(axis, -1)).contiguous()
+            if tensor.ndim > axis + 1:  # of two axes a transposition, which takes a third of the time
+                tensor = tensor.mT if tensor.ndim == axis + 2 else tensor.movedim(axis, -1)
+            tensor = tensor.contiguous()
         return tensor
 
 

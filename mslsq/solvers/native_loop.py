@@ -66,6 +66,22 @@ class Ended(NamedTuple):
         }
 
 
+class _Read(NamedTuple):
+    """How an input of the start is read: all of it None where it is not."""
+
+    strides: tuple[int, ...] | None
+    slot: int | None
+    """Among the pointers."""
+    size: int
+    """Bytes that go into the state, as the start leaves them as they are."""
+
+    @staticmethod
+    def of(place: Place | None, own: Place | None) -> "_Read":
+        read = place or own
+        size = 0 if own is None else own.bytes
+        return _Read(None if read is None else read.strides, None if place is None else place.slot, size)
+
+
 class NativeLoop:
     """A start and a step, of one problem, whose states lie in two places in turn. In as many threads as call it.
 
@@ -83,6 +99,13 @@ class NativeLoop:
         outputs = enumerate(start.outputs[: self.state])
         self.of_start_values = [self.places[k] if output == k else None for k, output in outputs]
         """Values that the start leaves as they are."""
+        self.reads = [
+            _Read.of(start.inputs[k], self.of_start_values[k] if k < count else None) for k in range(len(start.inputs))
+        ]
+        """Of every input of the start how it is read..."""
+        later = enumerate(() if step is None else step.inputs[self.state :])
+        self.reads_of_steps = [(count + k, place.slot, place.strides) for k, place in later if place is not None]
+        """... and of those of a step its number among these, its slot and its strides."""
         values = self.places[:count]
         self._empty = [empty_maker(place.shape, contiguous(place.shape), place.dtype) for place in values]
         self._spare: list[_Memory] = []
@@ -210,27 +233,23 @@ class _Memory:
 
     def begin(self, loop: NativeLoop, values: Values, given: Sequence[Tensor]) -> list[Tensor]:
         """Say where the tensors of a solve are; returns what must live as long."""
-        held: list[Tensor] = []
-        inputs = (*values, *given)
-        for k, (x, place) in enumerate(zip(inputs, loop.start.inputs, strict=True)):
-            own = loop.of_start_values[k] if k < loop.count else None
-            read = place or own
-            if read is not None and (x.stride() != read.strides or x.is_neg()):
-                x = laid_out(x, read.strides)
-            address = x.data_ptr()
-            held.append(x)
-            if place is not None:
-                self._start_at[place.slot] = address
-            if own is not None:
-                ctypes.memmove(self.state[0][k], address, own.bytes)
-        for k, place in enumerate(() if loop.step is None else loop.step.inputs[loop.state :]):
-            if place is None:
+        held: list[Tensor] = [*values, *given]
+        start, (first, second) = self._start_at, self._step_at
+        for k, (x, (strides, slot, size)) in enumerate(zip(held, loop.reads, strict=True)):
+            if strides is None:
                 continue
-            x = held[loop.count + k]
-            if x.stride() != place.strides:
-                x = laid_out(x, place.strides)
+            if x.stride() != strides or x.is_neg():
+                x = held[k] = laid_out(x, strides)
+            if slot is not None:
+                start[slot] = x.data_ptr()
+            if size:
+                ctypes.memmove(self.state[0][k], x.data_ptr(), size)
+        for k, slot, strides in loop.reads_of_steps:
+            x = held[k]
+            if x.stride() != strides:
+                x = laid_out(x, strides)
                 held.append(x)
-            self._step_at[0][place.slot] = self._step_at[1][place.slot] = x.data_ptr()
+            first[slot] = second[slot] = x.data_ptr()
         return held
 
     def method_number(self, at: int, place: int) -> float:

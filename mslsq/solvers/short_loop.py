@@ -116,7 +116,9 @@ class ShortLoop:
             called = CalledLoop(plan, solver, replace(linearizer_of(task, plan), system=system, assemblies=()))
         return ShortLoop(plan, layouts, solver, creep_of(task, linear), called)
 
-    def solve(self, values: Values, inputs: tuple[Inputs, ...]) -> Stepped | Ended | Called | None:
+    def solve(
+        self, values: Values, inputs: tuple[Inputs, ...], wish: Wish | None = None
+    ) -> Stepped | Ended | Called | None:
         """The end of a solve; None where it takes what is not recorded, or where there is more to be said or done.
 
         Nothing may be differentiated.
@@ -124,12 +126,14 @@ class ShortLoop:
         Args:
             values: the start of every unknown, (1, count, storage).
             inputs: per term its tensors by name, as given by the user.
+            wish: the solver's `execution`, where it has been asked for.
         """
-        start = self._start()
+        wish = self.solver.execution if wish is None else wish
+        start = self._start(wish)
         if start is None:
             return self._solved_by_calls(values, inputs)
         given = [x for tensors in self._prepared(inputs) for x in tensors.values()]
-        native = self._native(start, self.solver.execution, len(values))
+        native = self._native(start, wish, len(values))
         if native is not None:
             now = clock(self.plan.is_large)
             begin = now()
@@ -145,7 +149,7 @@ class ShortLoop:
         self, values: Values, inputs: tuple[Inputs, ...]
     ) -> tuple[Stepped | Called, Model] | None:
         """The same with the model of the cost around the solution; the inputs may require derivatives."""
-        start = self._start()
+        start = self._start(self.solver.execution)
         if start is None:
             called = self._solved_by_calls(values, inputs)
             if called is None:
@@ -202,11 +206,9 @@ class ShortLoop:
         whole = self.plan.plain.whole
         return whole is not None and whole.is_due
 
-    def _start(self) -> Recorded | None:
+    def _start(self, wish: Wish) -> Recorded | None:
         """The recorded start; None where there is none, or where something faster is due."""
-        if self._is_due:
-            return None
-        return self.plan.execution.known("start", self.solver.execution)
+        return None if self._is_due else self.plan.execution.known("start", wish)
 
     def _prepared(self, inputs: tuple[Inputs, ...]) -> TermInputs:
         return tuple([layout.prepared(given) for layout, given in zip(self.layouts, inputs, strict=True)])

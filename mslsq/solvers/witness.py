@@ -6,8 +6,8 @@ evaluated without transforms, at the solution with one plain backward pass. At t
 multiplies what changed by zero. It is the solution that is stationary or not: its residual and derivative are what the
 answer claims, so the derivative at the start, which took a third of the time, is not compared.
 
-Code that is trusted is compared in turn (`front.trust`), what was compared before on one block of one problem: another
-in every turn, until all have been looked at.
+Code that is trusted is compared in turn (`front.trust`), what was compared before at the solution alone, on one block
+of one problem: another in every turn, until all have been looked at.
 """
 
 import dataclasses
@@ -107,7 +107,7 @@ class Witness:
                 with TRANSFORM_LOCK:
                     recorded = [_expected(sample) for sample in samples.values()]
             differ = [
-                self._differs(number, sample, expected, None if turn is None else self._lanes_of(number, turn))
+                self._differs(number, sample, expected, None if turn is None else [self._lane_of(number, turn)])
                 for (number, sample), expected in zip(samples.items(), recorded, strict=True)
             ]
             found = differ[0] if len(differ) == 1 else torch.stack(differ).any()
@@ -151,12 +151,12 @@ class Witness:
             return spread(problems, self._call), [0]
         return pair_of(problems, self._call), pair_of(blocks, self._call)
 
-    def _lanes_of(self, number: int, turn: int) -> list[Lane]:
-        """Where in the sample of a term stands what has its turn, at the start and at the solution."""
+    def _lane_of(self, number: int, turn: int) -> Lane:
+        """Where in the sample of a term stands what has its turn, at the solution."""
         block = self._blocks[number]
         (problems, problem), (_, lane) = _places_of_turn(block, turn)
-        points = [problem, problem + len(problems)]
-        return [(0, point) for point in points] if block.lanes_are_batch else [(point, lane) for point in points]
+        at_solution = problem + len(problems)
+        return (0, at_solution) if block.lanes_are_batch else (at_solution, lane)
 
     def _by_the_user(self, number: int, sample: Sample) -> Sample:
         term, block = self._terms[number], sample.block
@@ -217,9 +217,10 @@ def _by_plain_python(
     rows = len(u)
     at_start = [_is_start(user.block, *lane) for lane in lanes]
     places = [user.lane(*lane) for lane in lanes]
-    values = independent.residuals(user.block, [at for at, first in zip(places, at_start, strict=True) if first])
+    begins = [at for at, first in zip(places, at_start, strict=True) if first]
     ends = [at for at, first in zip(places, at_start, strict=True) if not first]
-    starts, pulled = iter(values), iter(independent.pullbacks(user.block, ends, u, rewritten))
+    starts = iter(independent.residuals(user.block, begins) if begins else ())
+    pulled = iter(independent.pullbacks(user.block, ends, u, rewritten))
     columns = []
     for column, first in zip(numbers.unbind(-1), at_start, strict=True):
         residual, derivative = (next(starts), None) if first else next(pulled)

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ class Place:
     strides: tuple[int, ...]
     dtype: torch.dtype
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """From its first number to its last."""
         steps = sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))
