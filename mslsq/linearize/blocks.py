@@ -44,15 +44,16 @@ class LaneLayout:
 
     def prepared(self, inputs: Inputs) -> dict[str, Tensor]:
         """Lanes last, the batch axis first where the lanes are blocks."""
-        other = self._other
-        return {name: self._prepared_one(name, x) if name in other else x for name, x in inputs.items()}
+        changed = self.changed
+        return {name: self.prepared_one(name, x) if name in changed else x for name, x in inputs.items()}
 
     @cached_property
-    def _other(self) -> frozenset[str]:
-        """Inputs whose layout may be another one for the lanes."""
+    def changed(self) -> frozenset[str]:
+        """The inputs whose layout may be another one for the lanes."""
         return self.batched | self.per_block
 
-    def _prepared_one(self, name: str, tensor: Tensor) -> Tensor:
+    def prepared_one(self, name: str, tensor: Tensor) -> Tensor:
+        """One of those."""
         batched, per_block = name in self.batched, name in self.per_block
         if self.lanes_are_batch:
             if per_block:
