@@ -9,6 +9,10 @@ arc lie on any other that turns as fast, a circle on a circle.
 import numpy as np
 from jaxtyping import Float, Int
 
+from mslsq.kernels import Kernel, available
+
+_INDEPENDENT_BLOCKS = Kernel("independent_blocks", "nddddd")
+
 AHEAD = 0.71
 """Cosine of the angle between an edge and the way to a block around, if it runs on into it: within 45°. Of 590 true
 placements (half "choose") one is lost whether it is 0.65 or 0.8; at 0.8 one skyline on another was believed."""
@@ -50,6 +54,11 @@ def independent_both(
     slopes: Float[np.ndarray, "blocks 3"], at: Float[np.ndarray, "blocks 2"], agreement: Float[np.ndarray, " blocks"]
 ) -> tuple[float, float]:
     """`independent` where the next piece of an arc says something of its own, and where it does not (`arcs`)."""
+    if available() and all(array.dtype == np.float64 for array in (slopes, at, agreement)):
+        found = np.empty(2)
+        arrays = [np.ascontiguousarray(array) for array in (slopes, at, agreement)]
+        _INDEPENDENT_BLOCKS(len(slopes), *arrays, np.array([AHEAD]), found)
+        return float(found[0]), float(found[1])
     components, edges = _seen(slopes)
     counts = []
     for continued in _continued(edges, at):

@@ -12,7 +12,9 @@ from torch import Tensor
 from mslsq.alignment import starts
 from mslsq.alignment.models import Frame
 from mslsq.alignment.pair_level import PairLevel, correlations
-from mslsq.kernels import may_read
+from mslsq.kernels import Kernel, may_read
+
+_SPREADS_OF_BOTH = Kernel("spreads_of_both", "nnTT?d")
 
 CORNERS = (-1.0, -1.0, 1.0), (1.0, -1.0, 1.0), (1.0, 1.0, 1.0), (-1.0, 1.0, 1.0), (0.0, 0.0, 1.0)
 """Of the reference's square in normalised coordinates, and its middle."""
@@ -55,24 +57,31 @@ def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"
 
     The ratio of standard deviations, not the regression slope: it is positive, and noise does not attenuate it.
     """
-    sampled, valid = level.look(estimate.matrix)
-    of_both = [values[valid].reshape(-1) for values in (level.target, sampled)]
-    if of_both[0].numel() < 2:
+    count, (wide, high), (spread, mean) = _spreads(level, *level.look(estimate.matrix))
+    if count < 2:
         return replace(estimate, value=torch.zeros_like(estimate.value))
-    (wide, high), (spread, mean) = (_std_mean(values) for values in of_both)
     ratio = wide / max(spread, 1e-9)
     log_gain = 0.0 if math.isnan(ratio) else math.log(min(max(ratio, math.exp(-3)), math.exp(3))) * float(freedom[0])
     bias = (high - math.exp(log_gain) * mean) * float(freedom[1])
     return replace(estimate, value=estimate.value.new_tensor([log_gain, bias]))
 
 
-def _std_mean(values: Float[Tensor, " n"]) -> tuple[float, float]:
-    if may_read(values):  # on the few samples of a coarse level a tenth of the time
-        numbers = values.numpy()
-        mean = float(numbers.mean())
-        return float(np.sqrt(np.square(numbers - mean).sum() / (len(numbers) - 1))), mean
-    wide, mean = torch.std_mean(values)
-    return float(wide), float(mean)
+def _spreads(
+    level: PairLevel, sampled: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]
+) -> tuple[int, tuple[float, float], tuple[float, float]]:
+    """How many numbers are valid in both maps, and standard deviation and mean of the reference's and of the map's."""
+    values = sampled.T
+    if may_read(values, level.planes, valid) and values.dtype == level.planes.dtype:
+        found = np.empty(5)
+        _SPREADS_OF_BOTH(*values.shape, level.planes, values.contiguous(), valid, found)
+        count, wide, high, spread, mean = found.tolist()
+        return int(count), (wide, high), (spread, mean)
+    of_both = [numbers[valid].reshape(-1) for numbers in (level.target, sampled)]
+    count = of_both[0].numel()
+    if count < 2:
+        return count, (0.0, 0.0), (0.0, 0.0)
+    (wide, high), (spread, mean) = (map(float, torch.std_mean(numbers)) for numbers in of_both)
+    return count, (wide, high), (spread, mean)
 
 
 def sane(estimate: Estimate) -> bool:

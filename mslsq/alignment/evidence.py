@@ -13,7 +13,7 @@ piece of one line on any other. What is left over is counted (`Evidence.left`).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -24,11 +24,12 @@ from torch import Tensor
 
 from mslsq.alignment.apertures import independent_both
 from mslsq.alignment.measures import middle_of
-from mslsq.alignment.noise import reliability
+from mslsq.alignment.noise import Noise, in_blocks, reliability
 from mslsq.alignment.pair_level import PairLevel
 from mslsq.kernels import Kernel, may_read
 
 _BLOCK_DETAILS = Kernel("block_details", "nnnTT?ndd")
+_SHOWN_BLOCKS = Kernel("shown_blocks", "nndddl")
 
 SIDES = 16, 8
 """Sides of the blocks in samples; the first that gives `ENOUGH` of them."""
@@ -165,8 +166,7 @@ def compared_in(level: PairLevel, matrix: Float[Tensor, "3 3"], side: int) -> Co
     """The same of blocks of this side."""
     sampled, valid = level.look(matrix)
     one, other = (values.T.reshape(-1, *level.grid) for values in (sampled, level.target))
-    noise = partial(reliability, noises=(level.moving.noise, level.noise), stride=level.stride)
-    return _compared(one, other, valid.reshape(level.grid), side, noise)
+    return _compared(one, other, valid.reshape(level.grid), side, (level.moving.noise, level.noise), level.stride)
 
 
 BLUR = 2.0
@@ -212,8 +212,11 @@ def _compared(
     other: Float[Tensor, "channels height width"],
     valid: Bool[Tensor, "height width"],
     side: int,
-    reliable: Callable[..., Float[np.ndarray, " blocks"]],
+    noises: tuple[Noise, Noise],
+    stride: int,
 ) -> Compared:
+    if may_read(one, other, valid) and one.dtype == other.dtype and one.dtype in (torch.float32, torch.float64):
+        return _shown(one, other, valid, side, in_blocks(noises, side, stride))
     number, energy, product, slopes = _energies(one, other, valid, side)
     if not len(number):
         none = np.empty(0)
@@ -226,7 +229,27 @@ def _compared(
     typical = [_lower_median(of_map[there]) for of_map, there in zip(energy, seen, strict=True)]
     relative = np.where(seen, energy / np.array(typical)[:, None], 0.0).max(0)
     at = np.stack(np.divmod(shown, -(-valid.shape[-1] // side)), -1).astype(np.float64)
-    return Compared(len(number), product[either] / both, relative, at, reliable(energy, side=side), slopes[either])
+    trusted = reliability(energy, noises, side, stride)
+    return Compared(len(number), product[either] / both, relative, at, trusted, slopes[either])
+
+
+def _shown(
+    one: Float[Tensor, "channels height width"],
+    other: Float[Tensor, "channels height width"],
+    valid: Bool[Tensor, "height width"],
+    side: int,
+    noise: list[float],
+) -> Compared:
+    """The same by kernels; `noise` is what it has in the blocks of either map."""
+    (height, width), least = valid.shape, FILLED * side**2
+    down, across = -(-height // side), -(-width // side)
+    details, found, counts = np.empty((down * across, 7)), np.empty((down * across, 8)), np.empty(2, dtype=np.int64)
+    rasters = one.contiguous(), other.contiguous(), valid.contiguous()
+    _BLOCK_DETAILS(*one.shape, *rasters, side, np.array([least]), details)
+    _SHOWN_BLOCKS(len(details), across, details, np.array([least, SHOWS, ROUNDING, *noise]), found, counts)
+    filled, shown = counts.tolist()
+    found = found[:shown]
+    return Compared(filled, found[:, 0], found[:, 1], found[:, 2:4], found[:, 4], found[:, 5:])
 
 
 def _lower_median(values: Float[np.ndarray, " n"]) -> float:
@@ -245,14 +268,6 @@ def _energies(
 ]:  # fmt: skip
     """Of the blocks that are filled, row by row, the numbers, the mean square of either map's detail, the mean of their
     product, and those of their slopes' products (xx, xy, yy)."""
-    if may_read(one, other, valid) and one.dtype == other.dtype and one.dtype in (torch.float32, torch.float64):
-        height, width = valid.shape
-        least, found = FILLED * side**2, np.empty((-(-height // side) * -(-width // side), 7))
-        rasters = one.contiguous(), other.contiguous(), valid.contiguous()
-        _BLOCK_DETAILS(*one.shape, *rasters, side, np.array([least]), found)
-        number = (found[:, 0] >= least).nonzero()[0]
-        figures = found[number, 1:] / found[number, :1]
-        return number, figures[:, :2].T, figures[:, 2], figures[:, 3:]
     known = _blocks(valid.to(one.dtype)[None], side)[0]
     filled = known.sum(-1) >= FILLED * side**2
     known, number = known[filled], filled.nonzero()[:, 0].numpy(force=True)

@@ -102,11 +102,16 @@ def left(side: int, square: float) -> float:
     return 1 - float(np.sum(surface * (correlation @ surface))) / side**2
 
 
+def in_blocks(noises: tuple[Noise, Noise], side: int, stride: int) -> list[float]:
+    """The mean square of noise alone in the detail of blocks, of either map."""
+    return [noise.variance * left(side, noise.square / stride**2) for noise in noises]
+
+
 def reliability(
     energy: Float[np.ndarray, "maps blocks"], noises: tuple[Noise, Noise], side: int, stride: int
 ) -> Float[np.ndarray, " blocks"]:
     """What noise alone leaves of the correlation of detail that agrees, block by block; `energy` is the mean square of
     the detail of either map."""
-    of_noise = np.array([noise.variance * left(side, noise.square / stride**2) for noise in noises])
+    of_noise = np.array(in_blocks(noises, side, stride))
     shares = 1 - of_noise[:, None] / np.maximum(energy, np.finfo(np.float64).tiny)
     return np.sqrt(shares.clip(0.0, 1.0).prod(0))

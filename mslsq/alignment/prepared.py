@@ -156,7 +156,11 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
             f"Left out: its largest value is {largest:.3g}, whose square is no number any more: divide the map by a "
             "number like it, or mask what is no data."
         )  # fmt: skip
-    found = undeclared(values, known) if survey.least < 0.0 or largest >= LARGE else None
+    found = (
+        undeclared(values, known, extremes=(survey.least, survey.largest))
+        if survey.least < 0.0 or largest >= LARGE
+        else None
+    )
     if found is not None and found.certain:
         return None, MapStatus.BAD_INPUT, f"Left out: {found.words('this map')} {IF_SO}"
     if spread <= FEWEST_DIGITS * largest or spread == 0.0:

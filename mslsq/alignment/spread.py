@@ -41,8 +41,14 @@ def residual_rms(estimate: Estimate, level: PairLevel) -> float:
 
 
 def spread_at(estimate: Estimate, level: PairLevel) -> tuple[float, float]:
-    """`mad_sigma` of the residuals and their standard deviation, from samples enough."""
-    return spread_over([estimate], [level])
+    """`mad_sigma` of the residuals and their standard deviation, from samples enough; kept as the level's answers
+    are."""
+    known = level.kept("spread", estimate.matrix, lambda _: [])
+    for value, found in known:
+        if value is estimate.value:
+            return found
+    known.append((estimate.value, spread_over([estimate], [level])))
+    return known[-1][1]
 
 
 def spread_over(estimates: Sequence[Estimate], levels: Sequence[PairLevel]) -> tuple[float, float]:

@@ -9,6 +9,7 @@ so it is said, and refuses nothing.
 
 import math
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,6 +18,9 @@ from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.measures import corners, project
 from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.spread import residual_at, spread_at
+from mslsq.kernels import Kernel, may_read
+
+_LAG_CORRELATION = Kernel("lag_correlation", "nnnTT?nnndd")
 
 TAILED = 1.3
 """Standard deviation over MAD sigma of the residuals, from which all lags are looked at."""
@@ -89,7 +93,12 @@ def at_lag(level: PairLevel, estimate: Estimate, lag: tuple[int, int]) -> float:
     gain, bias = estimate.value.tolist()
     one, other = (values.T.reshape(-1, height, width) for values in (sampled, level.target))
     known = valid.reshape(height, width)
-    every = max(1, height * width // ENOUGH)
+    every, values = max(1, height * width // ENOUGH), sampled.T
+    if may_read(values, level.planes, valid) and values.dtype == level.planes.dtype:
+        found, settings = np.empty(1), np.array([math.exp(gain), bias])
+        rasters = values.contiguous(), level.planes, valid
+        _LAG_CORRELATION(len(values), height, width, *rasters, x, y, every, settings, found)
+        return float(found[0])
     here = slice(max(0, -y), height - max(0, y), every), slice(max(0, -x), width - max(0, x))
     there = slice(max(0, y), height - max(0, -y), every), slice(max(0, x), width - max(0, -x))
     first, second = (math.exp(gain) * one[:, *part] + bias - other[:, *part] for part in (here, there))

@@ -42,15 +42,22 @@ class Undeclared(NamedTuple):
 
 
 def undeclared(
-    values: Float[Tensor, "channels height width"], known: Bool[Tensor, "height width"], frames: bool = False
+    values: Float[Tensor, "channels height width"],
+    known: Bool[Tensor, "height width"],
+    frames: bool = False,
+    extremes: tuple[float, float] | None = None,
 ) -> Undeclared | None:
     """The least or the largest number of a map where it repeats exactly, and lies farther from all others than they
     from each other; None where there is none. With `frames` one that covers a part of the border, too, however near
-    others are."""
+    others are. `extremes` are the least and the largest, where they are known."""
     raster, mask = values.numpy(), known.numpy()  # in which such passes take a third of the time
     total = int(np.count_nonzero(mask))
-    data = raster if total == mask.size else raster[:, mask]
-    for number in (float(data.min()), float(data.max())):
+    if extremes is None:
+        data = raster if total == mask.size else raster[:, mask]
+        extremes = float(data.min()), float(data.max())
+    for number in extremes:
+        if np.count_nonzero(raster[0] == number) < max(FEWEST, SHARE * total):
+            continue  # of most maps, which are asked no more
         equal = mask & (raster == number).all(0)
         count = int(np.count_nonzero(equal))
         if count < max(FEWEST, SHARE * total) or count == total:

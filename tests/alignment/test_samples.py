@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from mslsq.alignment import (
+    apertures,
     curvature,
     descent,
+    estimate,
     evenness,
     evidence,
     measures,
@@ -20,6 +22,7 @@ from mslsq.alignment import (
     rivals,
     shifts,
     spread,
+    twice,
 )  # fmt: skip
 from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import Estimate
@@ -29,7 +32,7 @@ from tests.alignment.test_passes import pair_level, scenery, warp_of
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs the compiled kernels")
 
-MODULES = evenness, evidence, measures, noise, prepared, pyramid, rivals, shifts, spread
+MODULES = estimate, evenness, evidence, measures, noise, prepared, pyramid, rivals, shifts, spread, twice
 
 
 @pytest.fixture
@@ -78,7 +81,11 @@ def test_the_spread_of_numbers_whose_median_a_few_of_them_do_not_tell(values, bo
 def test_the_spread_of_residuals_and_what_varies_slowly_in_them(channels, both):
     at, level = here(channels)
     found, expected = both(
-        lambda: (*spread.spread_at(at, level), evenness.unevenness(level, at), level.share(level.known, at.matrix))
+        lambda: (
+            *spread.spread_over([at], [level]),
+            evenness.unevenness(level, at),
+            level.share(level.known, at.matrix),
+        )
     )
     assert found == pytest.approx(expected, rel=1e-12)
 
@@ -136,14 +143,50 @@ def test_masks_that_are_rectangles_and_all_but(name, hole, both):
 
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("side", [8, 16])
-def test_the_details_of_blocks(channels, side, both):
+def test_the_blocks_that_show_something(channels, side, both):
     one, other = scenery(channels, 60, 75), scenery(channels, 60, 75, seed=4)
     valid = torch.rand(60, 75, generator=torch.Generator().manual_seed(3)) > 0.2
     valid[:side, :side], valid[30:, :20] = True, False
-    found, expected = both(lambda: evidence._energies(one, other, valid, side))
-    assert 0 < len(found[0]) < 60 * 75 / side**2
-    for mine, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-12)
+    one[:, :16, 30:48] = 0.5  # flat in one map, and beside it in both
+    other[:, :16, 32:48] = 0.2
+    noises = noise.Noise(1e-4, 1.0), noise.Noise(2e-4, 1.0)
+    found, expected = both(lambda: evidence._compared(one, other, valid, side, noises, 1))
+    assert 0 < len(found.correlation) < found.count < 60 * 75 / side**2
+    assert found.count == expected.count
+    for mine, theirs in zip(found[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 60])
+def test_what_blocks_say_of_their_own(count, monkeypatch):
+    random = np.random.default_rng(count)
+    at = np.stack(np.divmod(random.permutation(80)[:count], 8), -1).astype(float)
+    one, other = random.standard_normal((2, count, 2)) * [1.0, 0.1]  # edges, most of them along one way
+    slopes = np.stack([one[:, 0] * other[:, 0], one.prod(-1) + other.prod(-1), one[:, 1] * other[:, 1]], -1)
+    slopes[random.random(count) < 0.3] = [1.0, 0.0, 0.0]  # ways that lie along rows
+    agreement = random.random(count)
+    found = apertures.independent_both(slopes, at, agreement)
+    monkeypatch.setattr(apertures, "available", lambda: False)
+    assert found == pytest.approx(apertures.independent_both(slopes, at, agreement), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_gain_and_bias_from_the_spreads_of_both_maps(channels, both):
+    at, level = here(channels)
+    freedom = torch.ones(2, dtype=torch.float64)
+    found, expected = both(lambda: estimate.with_values(at, level, freedom).value)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    nowhere = replace(level, known=torch.zeros_like(level.known), _last={})
+    assert estimate.with_values(at, nowhere, freedom).value.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("lag", [(5, -7), (-6, 4), (0, 9), (1000, 0)])
+def test_residuals_beside_themselves(channels, lag, both):
+    at, level = here(channels)
+    found, expected = both(lambda: twice.at_lag(level, at, lag))
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert bool(found) == (lag[0] < 1000)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
