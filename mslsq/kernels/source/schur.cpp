@@ -72,7 +72,7 @@ struct Pairs {
           target(plan.array()),
           stride(plan.array()),
           pieces(plan.array()),
-          sums(height, width, left_stride < height) {}
+          sums(height, width, size, left_stride < height) {}
 
     // Is nothing added to the sums of a block later?
     bool at_once() const { return block.count == target.count; }
@@ -391,6 +391,8 @@ inline void carry_loose(const double* from, const Carrier<K>& by, double* Y, dou
             store_register<WIDE>(Y + j * TILE + n * WIDE, y[j]);
         }
         store_register<WIDE>(R + n * WIDE, load_register<WIDE>(R + n * WIDE) - lost);
+    }
+    for (int n = 0; n < in_registers(K); n++) {
         reg<double> last{};
 #pragma GCC unroll 8
         for (int m = 0; m < WIDE; m++)

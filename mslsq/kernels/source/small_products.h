@@ -139,45 +139,99 @@ void add_products(const Factors& of, i64 first, i64 last, i64 row, i64 column, d
 
 using Add = void (*)(const Factors&, i64, i64, i64, i64, double*, i64, double*);
 
-// `add_products` of whole blocks of TILE + 1 columns, where the last numbers of a factor's rows stand behind all of them:
-// what the nine columns of a camera take is four lines of the cache instead of six, and the products of last numbers with
-// last ones are one of registers for each pair. Meant for registers of eight; plans for narrower ones have no such rows.
-inline void add_loose(const Factors& of, i64 first, i64 last, i64, i64, double* to, i64 stride, double* more) {
-    constexpr int N = TILE / WIDE, SPREAD = N == 1 ? 2 : 0;
-    reg<double> sums[TILE + 1][N] = {}, last_column[N] = {}, corner = {};
-    const i64 depth = of.depth, behind = TILE * depth;
-    for (i64 e = first; e < last; e++) {
-        const double *one = of.values + of.left(e), *other = of.values + of.right(e);
-        const double *one_last = one + behind, *other_last = other + behind;
-        for (i64 k = 0; k < depth; k += WIDE)
-            corner += load_register<WIDE>(one_last + k) * load_register<WIDE>(other_last + k);
-        for (i64 k = 0; k < depth; k++, one += TILE, other += TILE) {
+// A part of the products of blocks of TILE + 1 columns, where the last numbers of a factor's rows stand behind all of
+// them: `ROWS` rows from ROW on by `PIECES` registers of columns from PIECE on; the last row of these columns; registers
+// LAST..LAST_END of the last column; and the corner, one product of registers for each pair.
+template <int ROW, int ROWS, int PIECE, int PIECES, bool LAST_ROW, int LAST, int LAST_END, bool CORNER>
+struct Loose {
+    static constexpr int TALL = LAST_END - LAST, SPREAD = WIDE == 8 ? 2 : 0;
+
+    // DEPTH rows a factor, or as many as it says where that is zero.
+    template <int DEPTH>
+    static void add(const Factors& of, i64 first, i64 last, i64, i64, double* to, i64 stride, double* more) {
+        reg<double> sums[ROWS + LAST_ROW][PIECES] = {}, last_column[TALL + 1] = {}, corner = {};
+        const i64 depth = DEPTH ? DEPTH : of.depth;
+        const double* const values = of.values;
+        const auto row = [&](const double* one, const double* other, const double* one_last, const double* other_last) {
+            reg<double> factor[PIECES];
 #pragma GCC unroll 4
-            for (int n = 0; n < N; n++) {
-                const reg<double> rows = load_register<WIDE>(one + n * WIDE);
-                const reg<double> factor = load_register<WIDE>(other + n * WIDE);
-                if constexpr (SPREAD == 2) {
-                    sums[0][n] += factor * spread<0>(rows);
-                    sums[1][n] += factor * spread<1>(rows);
-                }
+            for (int m = 0; m < PIECES; m++) factor[m] = load_register<WIDE>(other + (PIECE + m) * WIDE);
+            if constexpr (SPREAD == 2) {
+                const reg<double> rows = load_register<WIDE>(one + ROW);
+                sums[0][0] += factor[0] * spread<0>(rows);
+                sums[1][0] += factor[0] * spread<1>(rows);
+            }
 #pragma GCC unroll 8
-                for (int r = SPREAD; r < TILE; r++) sums[r][n] += factor * one[r];
-                sums[TILE][n] += factor * one_last[k];
-                last_column[n] += rows * other_last[k];
+            for (int r = SPREAD; r < ROWS; r++)
+#pragma GCC unroll 4
+                for (int m = 0; m < PIECES; m++) sums[r][m] += factor[m] * one[ROW + r];
+            if constexpr (LAST_ROW)
+#pragma GCC unroll 4
+                for (int m = 0; m < PIECES; m++) sums[ROWS][m] += factor[m] * *one_last;
+#pragma GCC unroll 4
+            for (int n = 0; n < TALL; n++)
+                last_column[n] += load_register<WIDE>(one + (LAST + n) * WIDE) * *other_last;
+        };
+        for (i64 e = first; e < last; e++) {
+            const double *one = values + of.left(e), *other = values + of.right(e);
+            const double *one_last = one + TILE * depth, *other_last = other + TILE * depth;
+            if constexpr (CORNER)
+                for (i64 k = 0; k < depth; k += WIDE)
+                    corner += load_register<WIDE>(one_last + k) * load_register<WIDE>(other_last + k);
+            if constexpr (DEPTH > 0) {
+#pragma GCC unroll 3
+                for (int k = 0; k < DEPTH; k++) row(one + k * TILE, other + k * TILE, one_last + k, other_last + k);
+            } else {
+                for (i64 k = 0; k < depth; k++) row(one + k * TILE, other + k * TILE, one_last + k, other_last + k);
             }
         }
-    }
-#pragma GCC unroll 4
-    for (int n = 0; n < N; n++) {
 #pragma GCC unroll 9
-        for (int r = 0; r <= TILE; r++) {
-            double* at = to + r * stride + n * WIDE;
-            store_register<WIDE>(at, load_register<WIDE>(at) + sums[r][n]);
+        for (int r = 0; r < ROWS + LAST_ROW; r++)
+#pragma GCC unroll 4
+            for (int m = 0; m < PIECES; m++) {
+                double* at = to + (r < ROWS ? ROW + r : TILE) * stride + (PIECE + m) * WIDE;
+                store_register<WIDE>(at, load_register<WIDE>(at) + sums[r][m]);
+            }
+#pragma GCC unroll 4
+        for (int n = 0; n < TALL; n++) {
+            double* at = more + (LAST + n) * WIDE;
+            store_register<WIDE>(at, load_register<WIDE>(at) + last_column[n]);
         }
-        store_register<WIDE>(more + n * WIDE, load_register<WIDE>(more + n * WIDE) + last_column[n]);
+        if constexpr (CORNER)
+            for (int n = 0; n < WIDE; n++) more[TILE] += corner[n];
     }
-    for (int n = 0; n < WIDE; n++) more[TILE] += corner[n];
-}
+
+    static Add of(i64 depth) { return depth == 3 ? add<3> : add<0>; }
+};
+
+// What the products of blocks of TILE + 1 columns are made of. Where both factors are the same (a camera with itself) it
+// covers the lower triangle of the sum, which is all that is read.
+struct LooseParts {
+    std::vector<Add> all, of_squares;
+
+    explicit LooseParts(i64 depth) {
+        constexpr int N = TILE / WIDE, H = N / 2;  // registers of a row, and half of them
+        if constexpr (N == 1) {
+            all = of_squares = {Loose<0, 8, 0, 1, true, 0, 1, true>::of(depth)};
+        } else if constexpr (N == 2) {
+            const Add below = Loose<4, 4, 0, 2, true, 0, 0, true>::of(depth);
+            all = {below, Loose<0, 4, 0, 2, false, 0, 2, false>::of(depth)};
+            of_squares = {below, Loose<0, 4, 0, 1, false, 0, 0, false>::of(depth)};
+        } else {
+            const Add left = Loose<4, 4, 0, H, true, 0, 0, true>::of(depth);
+            const Add right = Loose<4, 4, H, H, true, 0, 0, false>::of(depth);
+            all = {left, right, Loose<0, 4, 0, H, false, 0, H, false>::of(depth),
+                   Loose<0, 4, H, H, false, H, N, false>::of(depth)};
+            of_squares = {left, right, Loose<0, 4, 0, H, false, 0, 0, false>::of(depth)};
+        }
+    }
+
+    // The sums of a block += those of the pairs first..last.
+    void add(const Factors& of, i64 first, i64 last, double* sums, i64 stride, double* more) const {
+        const bool squares = of.left(first) == of.right(first);
+        for (const Add part : squares ? of_squares : all) part(of, first, last, 0, 0, sums, stride, more);
+    }
+};
 
 // `add_products` for a number of rows up to `most_rows(PIECES, ONE_MORE)`.
 template <int PIECES, bool ONE_MORE, int ROWS = most_rows(PIECES, ONE_MORE)>
@@ -208,19 +262,21 @@ class Sums {
     };
 
     i64 tail, stride;  // numbers of the last register of columns, and the distance of rows
+    bool loose;
     std::vector<Part> parts;
+    LooseParts loose_parts;
 
 public:
     i64 size;
 
-    Sums(i64 rows, i64 columns, bool loose) {
+    Sums(i64 rows, i64 columns, i64 depth, bool are_loose) : loose(are_loose), loose_parts(depth) {
         const bool one_more = columns > WIDE && columns % WIDE == 1;
         const i64 registers = columns / WIDE + (!one_more && columns % WIDE), pieces = part_of(registers, MOST_PIECES);
         tail = one_more ? WIDE : columns - (registers - 1) * WIDE;
         stride = registers * WIDE;
         size = rows * stride;
         if (loose) {
-            parts.push_back({0, rows, 0, registers, size, add_loose});
+            parts.push_back({0, rows, 0, registers, size, nullptr});
             size += in_registers(rows) * WIDE;
             return;
         }
@@ -239,6 +295,7 @@ public:
 
     // The sums of a block += those of the pairs first..last.
     void add(const Factors& of, i64 first, i64 last, double* sums) const {
+        if (loose) return loose_parts.add(of, first, last, sums, stride, sums + parts[0].more);
         for (const Part& part : parts)
             part.add(of, first, last, part.row, part.column, sums + part.row * stride + part.column, stride,
                      sums + part.more);

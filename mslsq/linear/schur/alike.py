@@ -161,12 +161,13 @@ class Rows:
 
 def rows_of(couplings: Couplings, kernels: bool) -> Rows:
     """In whole registers, for kernels. Of nine columns (cameras of bundle adjustment, all of them) the ninth stands
-    behind the others where registers have eight numbers: four lines of the cache instead of six."""
+    behind the others: four lines of the cache instead of five or six. Where it stands is the same for all instruction
+    sets, so that a plan made for one is read by another."""
     widths, depths = couplings.widths, couplings.depths[couplings.pivot]
     room = padded(widths) if kernels else widths
-    register = speed().register
-    if kernels and register == LONGEST_REGISTER and bool((widths == register + 1).all()):
-        return Rows(room, np.full_like(room, register), register * depths + padded(depths))
+    if kernels and bool((widths == LONGEST_REGISTER + 1).all()):
+        whole = np.full_like(room, LONGEST_REGISTER)
+        return Rows(room, whole, whole * (depths + -(-depths // LONGEST_REGISTER)))
     return Rows(room, room, room * depths)
 
 
