@@ -137,13 +137,14 @@ class Known:
         return leaves if list(map(kind_of_leaf, leaves)) == self.kinds else None
 
     def answer_at_once(self, call: ResidualCall, leaves: list[Any] | None = None) -> "Answered | None":
-        """What the program answers to such a call where nothing that its residual reads has changed, and where it is
-        not its turn to be compared with it; else None.
+        """What the program answers to such a call where nothing that its residual reads has changed; else None. Not
+        where it is its turn to be compared with it, and batches or tensors that the residual holds take the long way.
 
         Args:
             leaves: those of its arguments, where it is known to differ in nothing but numbers.
         """
-        if self.noted is None or self.closed is None or self.turns.is_next_due:
+        is_due = self.turns.is_next_due
+        if self.noted is None or self.closed is None or (is_due and (self.size is not None or self.noted.tensors)):
             return None
         leaves = self.leaves_of(call) if leaves is None else leaves
         if leaves is None or not self.noted.holds(call.residual) or not self.closed.holds:
@@ -152,11 +153,13 @@ class Known:
         if [None if x is None else tensor_key(x) for x in held] != [key for _, key in self.state[-1]]:
             return None
         inputs = self._inputs(leaves, held)
-        found = self.direct.found(self._starts(leaves), (inputs,))
+        starts = self._starts(leaves)
+        found = self.direct.found(starts, (inputs,))
         if found is None:
             return None
-        self.turns.is_due()  # it is not
-        return Answered(call, self, found, inputs, True)
+        self.turns.is_due()
+        is_right = not is_due or self._agrees(found, starts, inputs, self._residual(call, leaves), in_turn=True)
+        return Answered(call, self, found, inputs, is_right)
 
     def _starts(self, leaves: list[Any]) -> tuple[Tensor, ...]:
         """(batch or 1, 1, storage) of every unknown."""
@@ -176,7 +179,7 @@ class Known:
 
     def answer(self, call: ResidualCall, collected: Collected) -> "Answered | None":
         """What the program answers to such a call; None where it takes more than the program."""
-        leaves, count = self.form.leaves(call.arguments), len(self.spaces)
+        leaves = self.form.leaves(call.arguments)
         if self.size is not None and (self.turns.is_next_due or not (self.closed and self.closed.holds)):
             self.turns.is_due()
             compare_next(self.direct.plan)
@@ -186,24 +189,47 @@ class Known:
         found = self.direct.found(starts, (inputs,))
         if found is None:
             return None
-        if self.closed is not None and self.closed.holds and not self.turns.is_due():
+        is_closed = self.closed is not None and self.closed.holds
+        if is_closed and not self.turns.is_due():
             return Answered(call, self, found, inputs, True)
+        is_right = self._agrees(found, starts, inputs, self._residual(call, leaves, collected), in_turn=is_closed)
+        return Answered(call, self, found, inputs, is_right)
+
+    def _agrees(
+        self,
+        found: Found,
+        starts: tuple[Tensor, ...],
+        inputs: dict[str, Tensor],
+        residual: Callable[[tuple[Tensor, ...]], Tensor],
+        in_turn: bool,
+    ) -> bool:
+        """Is what the program has found that of the user's Python?"""
         assert isinstance(self.direct, Direct)  # batches were told before
+        return agrees(self.direct.plan, self.wish, starts, found.storages, inputs, residual, in_turn)
+
+    def _residual(
+        self, call: ResidualCall, leaves: list[Any], collected: Collected | None = None
+    ) -> Callable[[tuple[Tensor, ...]], Float[Tensor, "rows"]]:
+        """The user's own, of storages.
+
+        Args:
+            collected: what it reads, where tensors are among that.
+        """
+        count, dtype = len(self.spaces), leaves[0].dtype
 
         def residual(storages: tuple[Tensor, ...]) -> Tensor:
             shaped = zip(self.spaces, storages, strict=True)
             x0 = [x if space.shape == x.shape else space.wrap(x) for space, x in shaped]
             x, args = self.form.tree([*x0, *[_own(leaf) for leaf in leaves[count:]]])
-            held = {name: _own(tensor) for name, tensor in collected.tensors.items()}
+            held = {} if collected is None else {name: _own(x) for name, x in collected.tensors.items()}
             with modes_of_a_residual():
-                if held:
+                if collected is not None and held:
                     output = collected.applied(held, lambda function: function(x, *args))
                 else:
                     output = call.residual(x, *args)
-            return residual_vector(output)[0].to(starts[0].dtype)
+            return residual_vector(output)[0].to(dtype)
 
-        is_right = agrees(self.direct.plan, self.wish, starts, found.storages, inputs, residual)
-        return Answered(call, self, found, inputs, is_right)
+        return residual
 
 
 @dataclass(frozen=True, eq=False)

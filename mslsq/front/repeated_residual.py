@@ -70,27 +70,34 @@ def answered(call: ResidualCall, like: Known | None = None) -> Answered | None:
     if like is not None:
         answer = like.answer_at_once(call, like.form.leaves(call.arguments))
         if answer is not None:
-            return _heeded(answer)
+            return _judged(answer)
     kept = kept_for_callable(call.residual).calls
     if not kept:
         return None
     for one in tuple(kept):
         answer = one.answer_at_once(call)
         if answer is not None:
-            return _heeded(answer)
+            return _judged(answer)
     collected = collect(call.residual)
     known = _known(call, kept, collected)
     answer = None if known is None else known.answer(call, collected)
-    if known is None or answer is None:
-        return None
-    if not answer.is_right:
-        kept[:] = [one for one in kept if one is not known]
-        if known.closed is not None and known.closed.holds:
-            distrust_callable(collected, name_of(call.residual))
+    return None if answer is None else _judged(answer)
+
+
+def _judged(answer: Answered) -> Answered | None:
+    """The answer; None where it is not that of the user's Python: calls like it are forgotten."""
+    call, known = answer.call, answer.known
+    if answer.is_right:
         if answer.found.interrupted:
-            raise KeyboardInterrupt  # what was found is of a residual that has changed
-        return None
-    return _heeded(answer)
+            heed_interrupt(answer.solution, answer.solver)
+        return answer
+    kept = kept_for_callable(call.residual).calls
+    kept[:] = [one for one in kept if one is not known]
+    if known.closed is not None and known.closed.holds:
+        distrust_callable(collect(call.residual), name_of(call.residual))
+    if answer.found.interrupted:
+        raise KeyboardInterrupt  # what was found is of a residual that has changed
+    return None
 
 
 def remember(call: ResidualCall, ended: Solved, collected: Collected, axes: Axes) -> None:
@@ -108,12 +115,6 @@ def remember(call: ResidualCall, ended: Solved, collected: Collected, axes: Axes
     if known is not None:
         known = replace(known, direct=direct.with_derivatives(ended, call.adjoint))
         kept[:] = [known, *(one for one in kept if one is not like)][:KNOWN]
-
-
-def _heeded(answer: Answered) -> Answered:
-    if answer.found.interrupted:
-        heed_interrupt(answer.solution, answer.solver)
-    return answer
 
 
 def _known(call: ResidualCall, kept: list[Any], collected: Collected) -> Known | None:

@@ -36,12 +36,14 @@ def agrees(
     solution: Values,
     inputs: Inputs,
     residual: Callable[[Storages], Float[Tensor, "rows"]],
+    in_turn: bool = False,
 ) -> bool:
     """Is what is recorded the user's Python, at the start and at the solution of a solve, but for rounding?
 
     Args:
         start, solution: Euclidean, (1, 1, storage) of every unknown.
         residual: the user's own, of storages (storage,) in memory of their own.
+        in_turn: it has been compared before, and is at the solution alone now (`solvers.witness`).
     """
     graph = plan.execution.fastest(WITNESS, wish) if has_one_witness(plan) else None
     if graph is None:
@@ -51,16 +53,19 @@ def agrees(
         numbers, allowed, u = graph.flat([*[x.T.contiguous() for x in points], *inputs.values()])
     with without_saved_tensor_hooks(), plain_python():
         try:
-            first = residual(tuple([x[0].clone() for x in points])).detach()
+            first = None if in_turn else residual(tuple([x[0].clone() for x in points])).detach()
             at = [x[1].clone().requires_grad_() for x in points]
             last = residual(tuple(at))
             derivatives = pulled([last] if last.requires_grad else [], at, u)
         except RuntimeError:  # no derivative in reverse mode, or a matrix that cannot be factored
             return False
     rows = len(u)
-    if len(first) != rows or len(last) != rows:
+    if (first is not None and len(first) != rows) or len(last) != rows:
         return False
     # By NumPy, of which a small operation takes a third of the time.
-    now = np.concatenate([x.numpy() for x in (first, last.detach(), *derivatives)])
-    was, room = (np.concatenate((x[:rows, 0], x[:, 1])) for x in (numbers.numpy()[0], allowed.numpy()[0]))
-    return bool((np.abs(was - now) <= room).all())
+    was, room = numbers.numpy()[0], allowed.numpy()[0]
+    now = np.concatenate([x.numpy() for x in (last.detach(), *derivatives)])
+    differ = ~(np.abs(was[:, 1] - now) <= room[:, 1])  # also where they are no numbers
+    if first is not None:
+        differ[:rows] |= ~(np.abs(was[:rows, 0] - first.numpy()) <= room[:rows, 0])
+    return not differ.any()
