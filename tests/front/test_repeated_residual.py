@@ -1,5 +1,6 @@
 """Calls like the one before: answered by their program at once, with all that a call notices otherwise."""
 
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.front import plans, repeated_residual
+from mslsq.front import answering_residuals, closed_costs, plans, repeated_residual
 from mslsq.front.answering_residuals import Known
 from mslsq.linearize.agreement import NonDeterministicResidualError
 from tests.front.answers import noted
@@ -313,3 +314,25 @@ def test_fits_of_many_steps_have_all_of_their_history(most):
     assert found.history.cost.shape == (most + 1,) and bool(found.history.accepted[1:].any())
     torch.testing.assert_close(found.history.cost, expected.history.cost, rtol=1e-6, atol=1e-300)
     assert torch.equal(found.history.accepted, expected.history.accepted)
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_closed_code_is_compared_in_turn_at_the_solution(answers, monkeypatch, agrees):
+    """A comparison in turn evaluates the residual once; one that finds a difference warns, and its call goes on."""
+    turns, compare = [], answering_residuals.agrees
+
+    def compared(*arguments):
+        found = compare(*arguments)
+        turns.append((arguments[-1], found))
+        return found and agrees
+
+    monkeypatch.setattr(closed_costs, "CHECKED_EVERY", 3)
+    monkeypatch.setattr(closed_costs, "_OPEN", weakref.WeakSet())  # other tests' trust in `decay` stays
+    monkeypatch.setattr(answering_residuals, "agrees", compared)
+    expects = contextlib.nullcontext() if agrees else pytest.warns(closed_costs.UnseenChangeWarning, match="'decay'")
+    with expects:
+        for seed in range(5):
+            found = mslsq.least_squares(decay, START, (T, measured(seed)), solver=SOLVER)
+    assert turns[:1] == [(True, True)]
+    python = mslsq.LevenbergMarquardt(native="never")
+    assert_same(found, mslsq.least_squares(decay, START, (T, measured(4)), solver=python))
