@@ -247,7 +247,7 @@ class Noise:
 def score(level: PairLevel, estimate: Estimate, tangent: int, freedom: Float[Tensor, "2"]) -> float:
     """The statistic of one level, c times: from one pass over samples that tell it. 0 where unknowns are not
     independent."""
-    valid, thin = level.look(estimate.matrix)[1], level.thinned
+    valid, thin = level.valid(estimate.matrix), level.thinned
     valid = valid if thin is level else level.thin(valid)
     at = estimate.matrix.numpy(), estimate.value.numpy()
     normal = passes.normal_equations(thin, *at, freedom.numpy(), valid, LARGEST.tangent_dim)

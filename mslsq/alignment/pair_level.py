@@ -151,6 +151,16 @@ class PairLevel:
         values, valid = passes.seen(self, matrix, self.sparse)
         return values.T, valid
 
+    def valid(self, matrix: Float[Tensor, "3 3"]) -> Bool[Tensor, " n"]:
+        """Which samples fall on data of both, where no value is asked for."""
+        for name in ("look", "glance"):
+            for known, answer in self._last.get(name, ()):
+                if known is matrix:
+                    return answer[1]
+        if not run_on(self.planes.device):
+            return self.look(matrix)[1]
+        return self.kept("valid", matrix, lambda at: passes.seen(self, at, self.known.numel())[1])
+
     @property
     def sparse(self) -> int:
         """One sample of this many tells the residuals' spread."""

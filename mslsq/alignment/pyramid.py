@@ -6,7 +6,7 @@ a warp H of level 0 is H_l = S⁻¹ H S with S = diag(2ˡ, 2ˡ, 1). (Averaging 2
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -54,6 +54,8 @@ class Level:
     factor: int
     noise: Noise = NONE
     """Of the values that were given; none is known of what a metric makes of them."""
+    kept: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What has been made of it, by name."""
 
     @cached_property
     def coefficients(self) -> Float[Tensor, "channels height width"]:

@@ -81,8 +81,7 @@ def standing(reference: Level, moving: Level, matrix: Float[Tensor, "3 3"], min_
     values, known = _laid(moving, matrix, canvas)
     # In single precision: a score is compared, never differentiated.
     image = whitened(Level(values.float(), known, moving.factor))
-    fixed = Level(reference.raster.float(), reference.mask, reference.factor)
-    scores = shift_scores(fixed, image[None], known.to(image.dtype)[None], min_overlap)[0]
+    scores = shift_scores(reference, image[None], known.to(image.dtype)[None], min_overlap)[0]
     down, right = _moves(scores.shape, canvas, reference.size)
     own = _own_score(scores, down, right)
     row, column, rival = _best_peak(scores, down, right)
@@ -95,13 +94,12 @@ def turned(
 ) -> Standing:
     """How far a placement stands out from the same map at other rotations, wherever it fits best there."""
     square, middle = _square_around(moving, matrix, reference, LARGEST * max(*reference.size, *moving.size))
-    fixed = Level(reference.raster.float(), reference.mask, reference.factor)
 
     def scored(turns: Sequence[float]) -> Float[Tensor, "turns rows columns"]:
         about = [similarity_about(middle, middle, math.radians(turn), 1.0, matrix) for turn in turns]
         lying = [_laid(moving, matrix @ turn, square) for turn in about]
         images = torch.stack([whitened(Level(values.float(), known, moving.factor)) for values, known in lying])
-        return shift_scores(fixed, images, torch.stack([known for _, known in lying]).to(images.dtype), min_overlap)
+        return shift_scores(reference, images, torch.stack([known for _, known in lying]).to(images.dtype), min_overlap)
 
     def best(scores: Float[Tensor, "turns rows columns"], turns: Sequence[float]) -> tuple[float, float, int, int]:
         most = int(scores.amax((-2, -1)).argmax())

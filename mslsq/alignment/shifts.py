@@ -52,6 +52,13 @@ def whitened(level: Level) -> Float[Tensor, "height width"]:
     return detail / torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
+def whitened_once(level: Level) -> Float[Tensor, "height width"]:
+    """The same in single precision, kept by the level: scores are compared, never differentiated."""
+    if "whitened" not in level.kept:
+        level.kept["whitened"] = whitened(Level(level.raster.float(), level.mask, level.factor))
+    return level.kept["whitened"]
+
+
 class Sums(NamedTuple):
     """Of every shift of some images, over the samples that both know: of the images how many, their values, their
     squares; of the reference its values, their squares; and of the products."""
@@ -74,7 +81,7 @@ def shift_scores(
     rectangle, and sums over a rectangle need no Fourier transform (`_sums_over_boxes`).
     """
     known = reference.mask.to(images.dtype)
-    fixed = whitened(reference)
+    fixed = whitened_once(reference) if images.dtype == torch.float32 else whitened(reference)
     smaller = torch.minimum(known.sum(), masks.sum((-2, -1)).clamp(min=1.0))
     readable = may_read(images, masks) and images.dtype in (torch.float32, torch.float64)
     least = min_overlap * float(smaller.min()) if readable else 0.0

@@ -19,7 +19,7 @@ from mslsq.alignment.measures import common_share, masked_ncc, project
 from mslsq.alignment.phase import refined_shift
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.sampling import mirror, sample_at
-from mslsq.alignment.shifts import correlate_turned, whitened
+from mslsq.alignment.shifts import correlate_turned, whitened, whitened_once
 
 LOW_PASS = 0.06
 """Cycles per pixel: standard deviation of the Gaussian on the cross-power spectrum. Higher frequencies of a warped map
@@ -87,7 +87,7 @@ def _cross_power_peak(
 
 def phase_correlation(reference: Level, moving: Level, low_pass: float = LOW_PASS) -> Float[Tensor, "3 3"]:
     """The translation by windowed, low-passed phase correlation (Kuglin and Hines, 1975), to the pixel of the level."""
-    images = [whitened(level) for level in (reference, moving)]
+    images = [whitened_once(level) for level in (reference, moving)]
     a, b = _of_one_size([image * _hann(*image.shape, like=image) for image in images])
     x, y = _cross_power_peak(a, b, low_pass)
     return translation(x, y, reference.raster)

@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment.estimate import Estimate
-from mslsq.alignment.measures import corners, project
 from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.spread import residual_at, spread_at
 from mslsq.kernels import Kernel, may_read
@@ -69,10 +68,14 @@ HAS_MOVED = (
 
 def way_of(pixels: Float[Tensor, "3 3"], size: tuple[int, int]) -> Float[Tensor, "2"] | None:
     """By how much a warp between pixels moves a map, where all corners move alike."""
-    at = corners(*size, like=pixels)
-    moved = project(pixels, at) - at
-    spread = float((moved - moved.mean(0)).norm(dim=-1).amax())
-    return moved.mean(0).cpu() if spread < 1 else None
+    height, width = size
+    x, y = np.array([[0, width - 1, width - 1, 0], [0, 0, height - 1, height - 1]], dtype=np.float64)
+    right, down, depth = pixels.numpy(force=True).astype(np.float64) @ np.stack([x, y, np.ones(4)])
+    if not (depth > 1e-9).all():
+        return None
+    moved = np.stack([right / depth - x, down / depth - y], -1)
+    middle = moved.mean(0)
+    return torch.from_numpy(middle) if float(np.hypot(*(moved - middle).T).max()) < 1 else None
 
 
 def _raster(level: PairLevel, estimate: Estimate) -> tuple[Tensor, Tensor]:

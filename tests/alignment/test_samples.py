@@ -118,6 +118,23 @@ def test_a_glance_sees_what_a_look_does_of_a_few_samples():
     assert not values[:, 1::3].any() and not values[:, 2::3].any()
 
 
+def test_which_samples_are_valid_is_known_without_their_values():
+    at, level = here(2)
+    valid = level.valid(at.matrix)
+    assert 0 < int(valid.count_nonzero()) < len(valid)
+    assert torch.equal(valid, level.look(at.matrix)[1])
+    assert level.valid(at.matrix) is level.look(at.matrix)[1]
+
+
+def test_a_level_keeps_its_detail_and_one_with_other_values_has_its_own():
+    level = pyramid.Level(scenery(1, 40, 53), torch.ones(40, 53, dtype=torch.bool), 1)
+    detail = shifts.whitened_once(level)
+    assert detail.dtype == torch.float32 and shifts.whitened_once(level) is detail
+    torch.testing.assert_close(detail.double(), shifts.whitened(level), rtol=0, atol=1e-4)
+    other = replace(level, raster=scenery(1, 40, 53, seed=4))
+    assert not torch.equal(shifts.whitened_once(other), detail)
+
+
 RECTANGLES = {
     "a rectangle": (slice(3, 40), slice(2, 60)),
     "one row": (slice(20, 21), slice(2, 60)),

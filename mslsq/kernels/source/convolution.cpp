@@ -54,8 +54,9 @@ void along_a_row(const T* line, const T* kernel, i64 reach, i64 width, T* to) {
     weighted_sum<T>([line](i64 t) { return line + t; }, kernel, reach, width, to);
 }
 
-// each(y, x, have, numbers) for the strips of rows first, first + every, .. before last; rows[y] is there for every y
-// within reach. Where they all are one and the same row, as those of shares inside a map are, it is summed once.
+// each(y, x, have, numbers, again) for the strips of rows first, first + every, .. before last; rows[y] is there for every y
+// within reach. Where they all are one and the same row, as those of shares inside a map are, it is summed once, and is the same
+// `again`.
 template <class T, class Each>
 void along_columns(const T* const* rows, const T* kernel, i64 reach, i64 width, i64 first, i64 last, i64 every, Each each) {
     T found[STRIP];
@@ -67,8 +68,8 @@ void along_columns(const T* const* rows, const T* kernel, i64 reach, i64 width, 
             for (i64 t = -reach; t <= reach && only; t++)
                 if (rows[y + t] != only) only = nullptr;
             if (!only || only != before) weighted_sum<T>([rows, y, x](i64 t) { return rows[y + t] + x; }, kernel, reach, have, found);
+            each(y, x, have, found, only && only == before);
             before = only;
-            each(y, x, have, found);
         }
     }
 }
@@ -97,7 +98,7 @@ void convolved_columns(const T* raster, i64 height, i64 width, const T* kernel, 
         rows[y + reach] = inside || mirror ? raster + (inside ? y : folded(y, height)) * width : nothing.data();
     }
     along_columns(rows.data() + reach, kernel, reach, width, 0, height, 1,
-                  [&](i64 y, i64 x, i64 have, const T* found) { std::copy_n(found, have, to + y * width + x); });
+                  [&](i64 y, i64 x, i64 have, const T* found, bool) { std::copy_n(found, have, to + y * width + x); });
 }
 
 // The coefficients of the cubic spline through a line of samples, mirrored at its ends: the inverse of the filter
@@ -160,7 +161,7 @@ class MaskedBlur {
             const T*& row = rows[y + reach];
             row = to;
             const bool* known = mask + y * width;
-            const bool all = shares && std::all_of(known, known + width, [](bool k) { return k; });
+            const bool all = shares && !std::memchr(known, 0, width);
             if (all && !full.empty()) {
                 row = full.data();
                 continue;
@@ -197,14 +198,16 @@ public:
                 else
                     blur_rows(low, high, false, [&](i64 y, i64 x) { return T(from[y * width + x]); });
                 along_columns(rows.data() + reach, kernel, reach, width, begin * every, (end - 1) * every + 1, every,
-                              [&](i64 y, i64 x, i64 have, const T* found) {
+                              [&](i64 y, i64 x, i64 have, const T* found, bool again) {
                                   const i64 row = y / every, column = x / every, some = (have + every - 1) / every;
                                   T* own = &weight[(row - begin) * wide + column];
-                                  for (i64 j = 0; j < some; j++) {
-                                      const T number = found[j * every];
-                                      if (plane < 0) own[j] = number > least ? 1 / number : T(0);
-                                      quotients[j] = plane < 0 ? number : number * own[j];
-                                  }
+                                  for (i64 j = 0; j < some && every > 1; j++) quotients[j] = found[j * every];
+                                  const T* numbers = every > 1 ? quotients : found;
+                                  if (plane < 0 && again)
+                                      std::copy_n(own - wide, some, own);
+                                  else if (plane < 0)
+                                      for (i64 j = 0; j < some; j++) own[j] = numbers[j] > least ? 1 / numbers[j] : T(0);
+                                  for (i64 j = 0; j < some; j++) quotients[j] = plane < 0 ? numbers[j] : numbers[j] * own[j];
                                   const i64 place = (row - first) * wide + column;
                                   if (plane < 0)
                                       share(place, some, quotients);
@@ -254,6 +257,13 @@ void fill_some(i64 count, i64 height, i64 width, const T* raster, const bool* ma
         }
 }
 
+// How many are true; in whole numbers, which the compiler makes vectors of.
+inline i64 known_of(i64 n, const bool* mask) {
+    i64 count = 0;
+    for (i64 i = 0; i < n; i++) count += mask[i];
+    return count;
+}
+
 // Of a blurred level: `valid`, where the share of the kernel on data exceeds the strictest of the thresholds that keeps `enough` of
 // the data, or else the last of them; and values where that share is `hollow` or less, if they are few, by fill_some. The number
 // of those that remain: then nothing is known of their values.
@@ -262,8 +272,13 @@ i64 settle(i64 count, i64 height, i64 width, const bool* mask, i64 across, i64 e
            const double* threshold, double enough, T hollow, i64 reach, const T* kernel, T least, T* to, bool* valid) {
     const i64 n = height * width;
     i64 data = 0, holes = 0;
-    for (i64 y = 0; y < height; y++)
-        for (i64 x = 0; x < width; x++) data += mask[y * every * across + x * every];
+    for (i64 y = 0; y < height; y++) {
+        const bool* row = mask + y * every * across;
+        if (every == 1)
+            data += known_of(width, row);
+        else
+            for (i64 x = 0; x < width; x++) data += row[x * every];
+    }
     for (i64 k = 0; k < thresholds; k++) {
         const T bar = T(threshold[k]);
         i64 kept = 0, hollows = 0;
@@ -278,13 +293,6 @@ i64 settle(i64 count, i64 height, i64 width, const bool* mask, i64 across, i64 e
     holes = 0;
     for (i64 i = 0; i < n; i++) holes += open[i];
     return holes;
-}
-
-// How many are true; in whole numbers, which the compiler makes vectors of.
-inline i64 known_of(i64 n, const bool* mask) {
-    i64 count = 0;
-    for (i64 i = 0; i < n; i++) count += mask[i];
-    return count;
 }
 
 // Of two rasters where both hold data: the sums of their squared deviations from their channels' means, and of the

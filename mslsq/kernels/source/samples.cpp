@@ -180,18 +180,22 @@ void solve_symmetric(double (*A)[SURFACES], double* b) {
 }
 
 // The products of two maps' slopes over a block, added up: to += xx, (xy + yx) / 2, yy. Slopes are those of the middles between
-// four valid samples.
+// four valid samples. Eight beside each other at once: what lies behind the last of a row is read, and does not count.
 void common_slopes(i64 side, const double* known, const double* one, const double* other, double* to) {
-    double xx = 0, xy = 0, yy = 0;
+    double xx[TILE] = {}, xy[TILE] = {}, yy[TILE] = {};
     for (i64 y = 0; y + 1 < side; y++)
-        for (i64 x = 0; x + 1 < side; x++) {
-            const i64 a = y * side + x, b = a + 1, c = a + side, d = c + 1;
-            const double use = 0.25 * known[a] * known[b] * known[c] * known[d];
-            const double right = one[b] + one[d] - one[a] - one[c], down = one[c] + one[d] - one[a] - one[b];
-            const double across = other[b] + other[d] - other[a] - other[c], along = other[c] + other[d] - other[a] - other[b];
-            xx += use * right * across, xy += 0.5 * use * (right * along + down * across), yy += use * down * along;
+        for (i64 x = 0; x < side; x += TILE) {
+            const double *k = known + y * side + x, *m = one + y * side + x, *n = other + y * side + x;
+            for (int j = 0; j < TILE; j++) {
+                const double inside = x + j + 1 < side ? 0.25 : 0.0;
+                const double use = inside * k[j] * k[j + 1] * k[j + side] * k[j + side + 1];
+                const double falling = m[j + side + 1] - m[j], rising = m[j + 1] - m[j + side];
+                const double sinking = n[j + side + 1] - n[j], climbing = n[j + 1] - n[j + side];
+                const double right = falling + rising, down = falling - rising, across = sinking + climbing, along = sinking - climbing;
+                xx[j] += use * right * across, xy[j] += 0.5 * use * (right * along + down * across), yy[j] += use * down * along;
+            }
         }
-    to[0] += xx, to[1] += xy, to[2] += yy;
+    for (int j = 0; j < TILE; j++) to[0] += xx[j], to[1] += xy[j], to[2] += yy[j];
 }
 
 // Block by block, row by row: how many of its samples are valid, and of both maps' detail, which is what a quadratic surface,
@@ -202,7 +206,7 @@ void block_details(i64 channels, i64 rows, i64 columns, const T* map, const T* r
                    double* to) {
     const Surfaces surfaces(side);
     const i64 size = side * side, down = (rows + side - 1) / side, across = (columns + side - 1) / side;
-    std::vector<double> room(3 * size);
+    std::vector<double> room(3 * size + TILE);
     double *known = room.data(), of_full[SURFACES][SURFACES], normal[SURFACES][SURFACES];
     const auto normal_of = [&](const double* use, double(*to)[SURFACES]) {
         for (int a = 0; a < SURFACES; a++)
