@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import mslsq
+from mslsq.alignment.coarser import AGREES, coarser_place
 from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.drift import drift, even
 from mslsq.alignment.estimate import Estimate, with_overlap
@@ -263,9 +264,13 @@ def _precision(
         place = replace(estimate, matrix=better.warp)
         largest = replace(options, model=larger_models(options.model)[-1])
         known = _determined(pair, place, largest, pair.searched)[1]
-    if least > sigma:
+    apart = AGREES if outgrown is not None or options.bends else coarser_place(pair, estimate, sigma)
+    if least > sigma and least >= apart.pixels:
         reason += f" The place is known to some {least:.2g} px."
         covariance, sigma = covariance * (least / sigma) ** 2, least
+    elif apart.pixels > sigma:
+        reason += apart.sentence
+        covariance, sigma = covariance * (apart.pixels / sigma) ** 2, apart.pixels
     return Precision(covariance, sigma, least, reason, better.model, place, max(known, drifted))
 
 

@@ -1,7 +1,7 @@
 """A pair of pyramids, and how far a placement stands out there from every other shift and rotation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -55,6 +55,8 @@ class Pair:
     frame: Frame
     options: Options
     freedom: Float[Tensor, "2"]
+    ends: dict[int, Estimate] = field(default_factory=dict, kw_only=True)
+    """The best hypothesis where each level has put it."""
 
     @property
     def searched(self) -> int:

@@ -111,6 +111,7 @@ class _Search(Pair):
                 if found is None or not self.certain(found.estimate, at):
                     return None
                 best, leader = found.estimate, found.leader
+                self.ends[at] = best
         self.tell(pending)
         for position in range(at - 1, -1, -1):
             hypotheses, leader = self.on_level([best], position, at, pending)
@@ -143,6 +144,7 @@ class _Search(Pair):
             hypotheses = apart(sorted(kept, key=lambda h: -h.score), self.frame)
             leader = next(r for r in refined if r.estimate.matrix is hypotheses[0].matrix)
             pending.append(self.stage(level, model, loss, hypotheses[0], leader))
+        self.ends[position] = hypotheses[0]
         return hypotheses, leader
 
     def certain(self, estimate: Estimate, position: int) -> bool:
@@ -172,6 +174,7 @@ class _Search(Pair):
             ranked = sorted(
                 hypotheses, key=lambda h: (not self.allows(h.matrix), h.overlap < self.least(position), -h.score)
             )
+            self.ends[position] = ranked[0]
             keep = (3 if position == coarsest else 2) if position > 1 else 1
             worth = BEATEN * ranked[0].score
             hypotheses = [
