@@ -66,8 +66,16 @@ class Space:
         return (False,) * self.tangent_dim
 
     def tangent_sizes(self, storage: Storage) -> Tangent:
-        """How large each entry of the tangent can be, squared: an angle one radian, all others as the storage is."""
-        raise NotImplementedError
+        """How large each entry of the tangent can be, squared: of an angle or the logarithm of a scale one, of a
+        translation its own length, of all others as the storage is."""
+        return self.storage_sizes(storage)
+
+    def storage_sizes(self, storage: Storage) -> Tangent:
+        """The squared length of the storage behind each entry of the tangent: one number's, where they match."""
+        squared = storage * storage
+        if self.storage_dim == self.tangent_dim:
+            return squared
+        return squared.sum(-1, keepdim=True).expand(*storage.shape[:-1], self.tangent_dim)
 
     def wrap(self, storage: Storage) -> Any:
         """What a residual receives: a tensor, a manifold element, a dict of them. Nothing is checked."""
@@ -140,9 +148,6 @@ class EuclideanSpace(Space):
     def has_closed_form(self) -> bool:
         return True
 
-    def tangent_sizes(self, storage: Storage) -> Tangent:
-        return storage * storage
-
     def wrap(self, storage: Storage) -> Tensor:
         return storage
 
@@ -202,11 +207,14 @@ class ManifoldSpace(Space):
         return tuple(turned.start <= place < turned.stop for place in range(self.tangent_dim))
 
     def tangent_sizes(self, storage: Storage) -> Tangent:
-        squared = (storage * storage).sum(-1, keepdim=True)
-        one, rest = torch.ones_like(squared), squared
-        if any(self.turns):  # what is left of the storage beside a unit quaternion
-            rest = (squared - 1).clamp(min=0)
-        return torch.cat([one if turn else rest for turn in self.turns], -1)
+        if not any(self.turns):
+            return self.storage_sizes(storage)
+        sizes = torch.ones_like(storage[..., :1]).expand(*storage.shape[:-1], self.tangent_dim)
+        moved = self.tangent_parts.get("translation")  # the first numbers of storage and tangent
+        if moved is None:
+            return sizes
+        squared = (storage[..., moved] * storage[..., moved]).sum(-1, keepdim=True)
+        return torch.cat([squared.expand(*storage.shape[:-1], moved.stop), sizes[..., moved.stop :]], -1)
 
     def wrap(self, storage: Storage) -> Manifold:
         return self.manifold._wrap(storage)

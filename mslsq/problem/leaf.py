@@ -26,6 +26,19 @@ class LeafSpace(Space):
         return self.manifold is None or space_of(self.manifold).is_of_library
 
     @property
+    def turns(self) -> tuple[bool, ...]:
+        if self.manifold is None:
+            return super().turns
+        inner = space_of(self.manifold)
+        return inner.turns * (self.tangent_dim // inner.tangent_dim)
+
+    def tangent_sizes(self, storage: Tensor) -> Tensor:
+        if self.manifold is None:
+            return self.storage_sizes(storage)
+        sizes = space_of(self.manifold).tangent_sizes(self._elements(storage).storage)
+        return sizes.reshape(*storage.shape[:-1], self.tangent_dim)
+
+    @property
     def tangent_shape(self) -> tuple[int, ...]:
         """The shape of the leaf, with the tangent of an element in the place of its storage."""
         return self.shape if self.manifold is None else (*self.shape, space_of(self.manifold).tangent_dim)

@@ -42,14 +42,18 @@ and 2048 fits in float64, each by three solvers, none that used to converge is l
 
 
 def squared_sizes(linearizer: Linearizer, values: Values) -> Float[Tensor, "batch columns"]:
-    """How large the variable of every column is, squared: of a manifold, whose tangent has no size, its storage."""
-    sizes = []
-    for unknown, x in zip(linearizer.system.unknowns, values, strict=True):
-        squared = x * x
-        dim = unknown.space.tangent_dim
-        if dim != unknown.space.storage_dim:
-            squared = squared.sum(-1, keepdim=True).expand(*x.shape[:2], dim)
-        sizes.append(squared)
+    """How large the variable of every column is, squared. A translation has its own unit, beside a rotation that has
+    none: with the size of both together the rounding of metres would be that of a quaternion, or the other way round.
+    """
+    unknowns = linearizer.system.unknowns
+    sizes = [unknown.space.tangent_sizes(x) for unknown, x in zip(unknowns, values, strict=True)]
+    return linearizer.structure.to_columns(sizes)
+
+
+def storage_sizes(linearizer: Linearizer, values: Values) -> Float[Tensor, "batch columns"]:
+    """How long the storage behind every column is, squared: a start's steps are long or short beside that."""
+    unknowns = linearizer.system.unknowns
+    sizes = [unknown.space.storage_sizes(x) for unknown, x in zip(unknowns, values, strict=True)]
     return linearizer.structure.to_columns(sizes)
 
 

@@ -22,7 +22,15 @@ from mslsq.solvers.box import Box, moved_by, with_projected_gradient
 from mslsq.solvers.forcing import first_accuracy, next_accuracy
 from mslsq.solvers.solver import MethodState, Proposal, Solver
 from mslsq.solvers.state import Record, State
-from mslsq.solvers.stationarity import gradient_floor, gradient_met, is_hidden, scales, squared_length, squared_sizes
+from mslsq.solvers.stationarity import (
+    gradient_floor,
+    gradient_met,
+    is_hidden,
+    scales,
+    squared_length,
+    squared_sizes,
+    storage_sizes,
+)
 from mslsq.solvers.turning import holding, idle_turns, without_gradient
 from mslsq.solvers.verdict import Judge, Verdict, by_cost
 
@@ -60,7 +68,9 @@ class Step:
         sizes = squared_sizes(self.linearizer, values)
         idle = self._idle(model, values)
         model = without_gradient(model, idle)
-        method = self.solver.start(model, holding(self._remembering(self.linear), idle), sizes)
+        method = self.solver.start(
+            model, holding(self._remembering(self.linear), idle), storage_sizes(self.linearizer, values)
+        )
         length = squared_length(model.gradient, scale)
         floor = gradient_floor(self.solver, self.linear, model.matrix, sizes, length, model.cost, self.asks)
         met = gradient_met(self.solver, model.gradient, gradient_norm, length, model.cost, floor)

@@ -16,6 +16,7 @@ from mslsq.linear import LinearSolver
 from mslsq.linear.holding import Holding
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer
+from mslsq.solvers.stationarity import squared_sizes
 
 Columns = Bool[Tensor, "batch columns"]
 
@@ -40,7 +41,7 @@ def idle_turns(
     share = IDLE * torch.finfo(squared.dtype).eps
     if asks and not bool((squared.amin(-1) <= share**2 * _most(squared, values)).any()):
         return None
-    sizes = structure.to_columns([space.tangent_sizes(x) for space, x in zip(spaces, values, strict=True)])
+    sizes = squared_sizes(linearizer, values)
     turns = structure.to_columns([_as_numbers(space.turns, x) for space, x in zip(spaces, values, strict=True)])
     return (turns > 0) & (squared <= share * storage.magnitude(matrix, sizes.sqrt()))
 

@@ -10,6 +10,8 @@ from scipy.optimize import least_squares as scipy_least_squares
 
 import mslsq
 from mslsq.linear.storage import DenseNormal
+from mslsq.manifolds.space import space_of
+from mslsq.problem.leaf import leaf_space
 from mslsq.solution import Status
 from mslsq.solvers.stationarity import gradient_floor, gradient_met, nearly_stationary, squared_length
 
@@ -313,3 +315,42 @@ def test_a_start_whose_square_is_infinite_has_not_converged(solver, dtype):
         assert float(solution.value[0]) == pytest.approx(3 * unit, rel=1e-4)
     else:
         assert int(solution.num_steps) > 0
+
+
+class Seen(mslsq.CostFunction):
+    """A point in the frame of a pose."""
+
+    def residual(self, pose, point, seen):
+        return pose.act(point) - seen
+
+
+@pytest.mark.parametrize("unit", [1e-15, 1e15])
+@pytest.mark.parametrize("kind", [mslsq.SE3, mslsq.Sim2])
+def test_poses_end_where_they_do_in_metres(kind, unit):
+    """A translation of 1e-15 beside a unit quaternion was taken for rounding, and a radian for 1e15."""
+    generator, ambient = torch.Generator().manual_seed(3), 3 if kind is mslsq.SE3 else 2
+    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    truth = kind.exp(draw(2, kind.tangent_dim))
+    point, i = draw(16, ambient), torch.arange(16) % 2
+    seen, start = truth[i].act(point) + 1e-3 * draw(16, ambient), truth.retract(0.3 * draw(2, kind.tangent_dim))
+
+    def placed(unit):
+        pose = mslsq.Variable("pose", kind, count=2)
+        problem = mslsq.Problem(Seen(pose[i], point=unit * point, seen=unit * seen))
+        scaled = torch.ones(kind.storage_dim, dtype=torch.float64)
+        scaled[:ambient] = unit
+        solution = mslsq.solve(
+            problem, {"pose": kind(start.storage * scaled)}, solver=mslsq.LevenbergMarquardt(native="never")
+        )
+        assert bool(solution.converged)
+        return kind(solution.value["pose"].storage / scaled)
+
+    assert float(placed(1.0).local(placed(unit)).abs().max()) < 1e-8
+
+
+def test_a_pose_of_x0_has_angles_like_one_of_a_problem():
+    space = leaf_space(mslsq.SE3.random(2, dtype=torch.float64), "x0")
+    assert space.turns == 2 * space_of(mslsq.SE3).turns
+    sizes = space.tangent_sizes(torch.tensor([[3e-9, 4e-9, 0, 0, 0, 0, 1, 1, 2, 2, 0, 0, 0, 1]], dtype=torch.float64))
+    expected = torch.tensor([[25e-18] * 3 + [1.0] * 3 + [9.0] * 3 + [1.0] * 3], dtype=torch.float64)
+    torch.testing.assert_close(sizes, expected, rtol=1e-12, atol=0)
