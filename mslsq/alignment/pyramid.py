@@ -124,14 +124,14 @@ def _blurred(
 ) -> tuple[Float[Tensor, "channels h w"], Float[Tensor, "h w"]]:
     """`masked_blur` by the kernel."""
     half = half_gaussian(sigma, raster.dtype)
-    reach = len(half) - 1
+    reach = half.shape[0] - 1
     share = raster.new_empty([-(-size // every) for size in mask.shape])
-    smooth = raster.new_empty((len(raster), *share.shape))
+    smooth = raster.new_empty((raster.shape[0], *share.shape))
 
     def part(first: int, last: int) -> None:
         _MASKED_BLUR(*raster.shape, raster, mask, reach, half, every, first, last, smooth, share)
 
-    in_parts(part, len(share), torch.get_num_threads())
+    in_parts(part, share.shape[0], torch.get_num_threads())
     return smooth, share
 
 
@@ -200,8 +200,8 @@ def settled(
         half, valid = half_gaussian(FILLING[0], smooth.dtype), torch.empty(share.shape, dtype=torch.bool, device="cpu")
         holes = np.empty(1, dtype=np.int64)
         _SETTLE(
-            *smooth.shape, mask.contiguous(), mask.shape[1], every, share, len(SUPPORT), _SHARES, len(half) - 1, half,
-            smooth, valid, holes,
+            *smooth.shape, mask.contiguous(), mask.shape[1], every, share, len(SUPPORT), _SHARES, half.shape[0] - 1,
+            half, smooth, valid, holes,
         )  # fmt: skip
         return smooth if holes[0] == 0 else fill(smooth, share > HOLLOW), valid
     data = int(mask[::every, ::every].count_nonzero())

@@ -133,8 +133,11 @@ def _address_of(kind: str, real: Any) -> Callable[[Any], int]:
         if type(array) is torch.Tensor:
             if array.dtype is expected and array.is_cpu and (strided or array.is_contiguous()):
                 return array.data_ptr()
-        elif type(array) is np.ndarray and array.dtype is of_numpy and array.flags.c_contiguous:
-            return array.ctypes.data
+        elif type(array) is np.ndarray and array.dtype is of_numpy and (flags := array.flags).c_contiguous:
+            # A quarter of the time of `ctypes.data`; a buffer of what is read only is not given.
+            if not flags.writeable:
+                return array.ctypes.data
+            return ctypes.addressof(_NOTHING.from_buffer(array))  # pyright: ignore[reportArgumentType]
         return _passed(kind, array, real)
 
     return address
@@ -171,5 +174,7 @@ def _outcome() -> tuple[ctypes.CDLL, str] | KernelsMissingError:
     except KernelsMissingError as error:
         return error
 
+
+_NOTHING = ctypes.c_char * 0
 
 _ONE_AT_A_TIME = threading.Lock()

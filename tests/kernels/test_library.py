@@ -104,3 +104,12 @@ def test_every_instruction_set_gives_the_same_numbers(target, tmp_path):
         assert np.isfinite(one).all()
         tolerance = 1e-4 if one.dtype == np.float32 else 1e-8  # sums in another order, six steps of them
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_arrays_that_may_not_be_written_and_empty_ones_are_read_too():
+    parent, order = np.array([2, 2, -1], np.int32), np.empty(3, np.int32)
+    parent.flags.writeable = False
+    postorder = Kernel("postorder", "nii")
+    postorder(3, parent, order)
+    assert order.tolist() == [0, 1, 2]
+    postorder(0, parent[:0], np.empty(0, np.int32))
