@@ -99,10 +99,13 @@ class Choice:
         return replace(by_edges, placed=replace(by_edges.placed, status=status, reason=f"{status.sentence} {form}"))
 
     def _hot(self, by_edges: Linked) -> str:
-        """What speaks for hot pixels where a map lies on the very pixels that it lay on; empty if nothing does."""
+        """What speaks for hot pixels where a map lies on the very pixels that it lay on, within its standard error;
+        empty if nothing does."""
         one, other = self.linker.map(by_edges.fixed), self.linker.map(by_edges.moving)
         there = torch.eye(3, device="cpu").to(by_edges.transform)
-        still = corner_error(by_edges.transform, there, *one.mask.shape) < STILL
+        # As far as it is known: edges of two sensors' noise move a map that lies on its hot pixels, too.
+        known = max(STILL, min(by_edges.placed.corner_sigma, 1.0))
+        still = corner_error(by_edges.transform, there, *one.mask.shape) < known
         count = hot.in_common(one, other) if still else 0
         if count < hot.FEWEST:
             return ""

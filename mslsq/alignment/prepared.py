@@ -25,6 +25,10 @@ MAGNITUDES = 1e-100, 1e100
 FEWEST_DIGITS = 1e-12
 """Of the largest value, a variation that is rounding: four digits are left of those above it."""
 
+ALONE = 0.9
+"""Of all variation, what one pixel holds at most: beside more nothing else is seen, and two maps are laid pixel on
+pixel (of 1e6 in each of two pictures: 80 px off, 1e-5 stated)."""
+
 CHANNELS_LAST = 4
 """A map that narrow is most likely a picture whose channels come last."""
 
@@ -165,5 +169,12 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
         return None, MapStatus.BAD_INPUT, f"Left out: {found.words('this map')} {IF_SO}"
     if spread <= FEWEST_DIGITS * largest or spread == 0.0:
         return None, MapStatus.CONSTANT, ""
+    farthest = max(survey.least, survey.largest, key=lambda value: abs(value - mean))
+    share = ((farthest - mean) / spread) ** 2 / (survey.count * len(values))
+    if share > ALONE:
+        return None, MapStatus.BAD_INPUT, (
+            f"Left out: one pixel, {farthest:.6g}, holds {min(share, 1.0):.1%} of what varies in this map, so that "
+            "nothing is seen beside it: mask it."
+        )  # fmt: skip
     filled = values if complete else torch.where(known, values, torch.zeros_like(values))
     return (filled, known, (mean, spread)), MapStatus.ALIGNED, ""

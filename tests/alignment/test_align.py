@@ -153,6 +153,17 @@ def test_maps_that_cannot_be_aligned_are_left_out_with_their_reason(shifted):
     assert len(result.message().splitlines()) == len(maps)
 
 
+def test_a_pixel_beside_which_nothing_is_seen_is_named(shifted):
+    """One of 1e6 in each of two maps: they were laid on each other, 80 px off with 1e-5 stated."""
+    maps = [shifted.reference.clone(), shifted.moving.clone()]
+    maps[0][-10, 12], maps[1][9, 20] = 1e6, 1e6
+    result = place(maps)
+    assert result.status.tolist() == [MapStatus.BAD_INPUT, MapStatus.BAD_INPUT]
+    assert "one pixel, 1e+06, holds 100.0%" in result.reasons[1]
+    maps[0][-10, 12] = maps[1][9, 20] = float("nan")
+    assert place(maps).status[1] == MapStatus.ALIGNED
+
+
 def test_bad_companions_do_not_change_a_good_map(shifted):
     alone = place([shifted.reference, shifted.moving])
     accompanied = place([shifted.reference, torch.full((50, 50), float("nan")), shifted.moving])
