@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mslsq.alignment.metrics import METRICS, Metric
 from mslsq.alignment.pyramid import Level, build
+from mslsq.alignment.ramps import is_a_ramp
 from mslsq.alignment.result import MapStatus
 from mslsq.alignment.undeclared import IF_SO, LARGE, undeclared
 from mslsq.kernels import Kernel, may_read
@@ -175,6 +176,11 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
         return None, MapStatus.BAD_INPUT, (
             f"Left out: one pixel, {farthest:.6g}, holds {min(share, 1.0):.1%} of what varies in this map, so that "
             "nothing is seen beside it: mask it."
+        )  # fmt: skip
+    if is_a_ramp(values, known, spread):
+        return None, MapStatus.BAD_INPUT, (
+            "Left out: the values of this map are a plane, so that a shift of it is no more than another bias. If it "
+            "has detail of its own, take the plane out first."
         )  # fmt: skip
     filled = values if complete else torch.where(known, values, torch.zeros_like(values))
     return (filled, known, (mean, spread)), MapStatus.ALIGNED, ""

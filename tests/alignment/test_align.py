@@ -9,6 +9,7 @@ import torch
 
 from mslsq.alignment import AlignmentOptionError, MapStatus, align, grids, synthetic
 from mslsq.alignment.measures import corner_error
+from mslsq.alignment.ramps import is_a_ramp
 
 EYE = torch.eye(3, dtype=torch.float64)
 place = functools.partial(align, model="translation")
@@ -162,6 +163,26 @@ def test_a_pixel_beside_which_nothing_is_seen_is_named(shifted):
     assert "one pixel, 1e+06, holds 100.0%" in result.reasons[1]
     maps[0][-10, 12] = maps[1][9, 20] = float("nan")
     assert place(maps).status[1] == MapStatus.ALIGNED
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-5])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_ramp_has_no_place(shifted, noise, masked):
+    """Two of them were laid on each other as they lay, with 3e-4 px stated, though every shift fits."""
+    y, x = torch.meshgrid(torch.arange(120.0), torch.arange(100.0), indexing="ij")
+    ramp = 0.3 * x - 0.7 * y + noise * torch.randn(120, 100, generator=torch.Generator().manual_seed(1))
+    if masked:
+        ramp[torch.rand(120, 100, generator=torch.Generator().manual_seed(2)) < 0.7] = float("nan")
+    result = place([shifted.reference, ramp, shifted.moving])
+    assert result.status.tolist() == [MapStatus.REFERENCE, MapStatus.BAD_INPUT, MapStatus.ALIGNED]
+    assert "are a plane" in result.reasons[1]
+
+
+def test_detail_on_a_ramp_is_placed(shifted):
+    y, x = torch.meshgrid(*(torch.arange(float(size)) for size in shifted.reference.shape), indexing="ij")
+    ramp = 20 * shifted.reference.std() / x.std() * (x - y)
+    assert not is_a_ramp((shifted.reference + ramp)[None].double(), torch.ones_like(x, dtype=torch.bool), 20.0)
+    assert not is_a_ramp((x * x)[None].double(), x > 30, float((x * x).std()))
 
 
 def test_bad_companions_do_not_change_a_good_map(shifted):
