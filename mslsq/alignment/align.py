@@ -12,6 +12,7 @@ from mslsq.alignment.choosing import ASKED_AGAIN, Choice, place_by_edges
 from mslsq.alignment.coordinates import Georeference
 from mslsq.alignment.coordinates.results import checked_georeferences, in_world, lattice_of
 from mslsq.alignment.draft import Draft
+from mslsq.alignment.fields import fields_apart
 from mslsq.alignment.joint import place_jointly
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.metrics import Metric, SquaredDifference
@@ -192,11 +193,33 @@ def align(
     if options.bends and states[reference].ok:
         bend_all(linker, draft)
     _name_undeclared(draft, prepared)
+    _name_fields(draft, prepared)
     links = links if previous is None else [*previous.links, *links]
     draft.model = model
     sizes = [None if one is None else (one.mask.shape[0], one.mask.shape[1]) for one in prepared]
     placed = draft.finished(stages=linker.stages, links=links, sizes=sizes)
     return in_world(placed, lattice, known_places, prepared, previous)
+
+
+def _name_fields(draft: Draft, prepared: Sequence[Prepared | None]) -> None:
+    """Where a map that was placed, or the reference, is woven of two fields, its place is known to how far they are
+    apart."""
+    placed = [index for index, state in enumerate(draft.states) if state == MapStatus.ALIGNED]
+    ways = {
+        index: fields_apart(raster.values, raster.mask)
+        for index in {*placed, draft.reference}
+        if (raster := prepared[index]) is not None
+    }
+    for index in placed:
+        one = max((index, draft.reference), key=lambda k: ways.get(k, 0.0))
+        way, sigma = ways.get(one, 0.0), float(draft.entries["corner_sigma"][index])
+        if way > sigma:
+            draft.reasons[index] += (
+                f" The rows of {'this map' if one == index else 'the reference'} alternate, as two fields of a moving "
+                f"camera do, {way:.2g} px apart: the place is known to that. Align one field of it alone."
+            )
+            draft.entries["covariance"][index] *= (way / sigma) ** 2
+            draft.entries["corner_sigma"][index] = way
 
 
 def _name_undeclared(draft: Draft, prepared: Sequence[Prepared | None]) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 LEFT = 1e-4
 """Of the standard deviation, what a ramp leaves of a plane at most. Noise of three times that is seen for what it is,
-and the map refused by evidence; below it rounding has laid all of 40 ramps on each other as they lay, 3e-4 px stated."""
+and the map refused; below it rounding has laid all of 40 ramps on each other as they lay, 3e-4 px stated."""
 
 SAMPLES, FEWEST = 32, 64
 """Samples along the shorter side that are looked at, and how many of them must be valid: else all pixels are."""

@@ -1,0 +1,89 @@
+"""Pictures woven of two fields: every second row is of another instant, or of a head that reads the other way.
+
+Such a map has two places, as far apart as its fields are, and a solve finds one of them or something between, with the
+small error that all its pixels give it. Whether what lies between two rows of a field is the row between them, a few
+rows tell to first order; where it is not, the cross-correlation of the fields tells how far they are apart.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+ALTERNATES = 1.2
+"""Squared differences of rows that are neighbours, over those of rows two apart: 0.4 in plain maps, 1 in noise alone,
+to 18 where fields have moved by more than their detail."""
+
+ASIDE = 0.15
+"""Pixels by which gradients put a row aside of the rows around it, from which fields are compared."""
+
+ROWS, FEWEST = 12, 500
+"""Rows that are looked at, and how many differences must be known."""
+
+BLURRED = 1.5
+"""Standard deviation, in samples, of the blur of fields before they are compared: dithers and lines go with it."""
+
+SHARP = 8.0
+"""Standard deviations of a correlation by which its peak stands out, from which it is one."""
+
+LEAST = 0.25
+"""Fields nearer to each other than that, in pixels, are taken for one."""
+
+
+def fields_apart(values: Float[Tensor, "channels height width"], known: Bool[Tensor, "height width"]) -> float:
+    """How far the two fields of a map are apart, in pixels; 0 where its rows do not alternate."""
+    raster, mask = values.numpy(), known.numpy()
+    return _apart(raster, mask) if _alternates(raster, mask) else 0.0
+
+
+def _alternates(raster: np.ndarray, mask: np.ndarray) -> bool:
+    """Is every second row not what the rows around it make of it?"""
+    rows = np.arange(0, mask.shape[0] - 2, max(1, mask.shape[0] // ROWS))
+    seen = (mask[rows] & mask[rows + 1] & mask[rows + 2])[:, 1:-1]
+    if np.count_nonzero(seen) < FEWEST:
+        return False
+    signs = np.where(rows % 2 == 0, 1.0, -1.0)[:, None]
+    first, between, second = (raster[:, rows + k] for k in range(3))
+    around, half = 0.5 * (first + second), 0.5 * signs * (second - first)
+    chosen = slice(None) if seen.all() else seen
+    down = half[..., 1:-1][:, chosen].ravel()
+    across = (0.5 * signs * (around[..., 2:] - around[..., :-2]))[:, chosen].ravel()
+    aside = (between - around)[..., 1:-1][:, chosen].ravel()
+    near = np.square(aside).sum() + down @ down  # mean of both neighbours
+    if near > ALTERNATES * 4 * (down @ down):
+        return True
+    products = np.array([[across @ across, across @ down], [across @ down, down @ down]])
+    if not np.linalg.det(products) > 1e-9 * products[0, 0] * products[1, 1]:
+        return False
+    return bool(np.hypot(*np.linalg.solve(products, [across @ aside, down @ aside])) > ASIDE)
+
+
+def _apart(raster: np.ndarray, mask: np.ndarray) -> float:
+    """By the phases of their cross-correlation (Kuglin and Hines, 1975)."""
+    from scipy import ndimage
+
+    filled = np.where(mask, raster, raster[:, mask].mean(-1)[:, None, None])
+    upper, lower = filled[:, 0::2], filled[:, 1::2]
+    count = min(upper.shape[1] - 1, lower.shape[1])
+    between = 0.5 * (upper[:, :count] + upper[:, 1 : count + 1])
+    window = np.hanning(count)[:, None] * np.hanning(between.shape[2])
+    spectra = [np.fft.rfft2((one - one.mean((1, 2), keepdims=True)) * window) for one in (between, lower[:, :count])]
+    crossed = (spectra[0].conj() * spectra[1]).sum(0)
+    peaks = np.fft.irfft2(crossed / np.maximum(np.abs(crossed), np.finfo(float).tiny), s=window.shape)
+    peaks = ndimage.gaussian_filter(peaks, BLURRED, mode="wrap")
+    if peaks.max() < SHARP * peaks.std():
+        return 0.0
+    place = np.unravel_index(int(peaks.argmax()), peaks.shape)
+    along, across = (_to_middle(peaks, place, axis) for axis in (0, 1))
+    found = float(np.hypot(2 * along, across))
+    return found if found >= LEAST else 0.0
+
+
+def _to_middle(peaks: np.ndarray, place: tuple, axis: int) -> float:
+    """The shift along an axis, by the parabola through a peak and its neighbours, at most half of what there is."""
+    size, index = peaks.shape[axis], list(place)
+    before, middle, after = (
+        float(peaks[(*index[:axis], (index[axis] + k) % size, *index[axis + 1 :])]) for k in (-1, 0, 1)
+    )
+    bend = before - 2 * middle + after
+    offset = 0.5 * (before - after) / bend if bend < 0 else 0.0
+    return (index[axis] + size // 2) % size - size // 2 + offset
