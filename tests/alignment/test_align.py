@@ -183,6 +183,9 @@ def test_detail_on_a_ramp_is_placed(shifted):
     ramp = 20 * shifted.reference.std() / x.std() * (x - y)
     assert not is_a_ramp((shifted.reference + ramp)[None].double(), torch.ones_like(x, dtype=torch.bool), 20.0)
     assert not is_a_ramp((x * x)[None].double(), x > 30, float((x * x).std()))
+    page = torch.ones(1, 128, 128, dtype=torch.float64)
+    page[:, 5, 7:90] = 0.0  # between the samples that are looked at first
+    assert not is_a_ramp(page, torch.ones(128, 128, dtype=torch.bool), float(page.std()))
 
 
 def test_bad_companions_do_not_change_a_good_map(shifted):

@@ -139,7 +139,7 @@ def test_a_block_that_is_flat_in_one_map_alone_speaks_against_the_placement():
 
 def test_two_flat_maps_hold_no_evidence():
     page = np.ones((SIZE, SIZE))
-    page[-1, -1] = 0.0
+    page[-1, -4:] = 0.0
     level, frame = level_of(page, page)
     found = evidence(level, frame.from_pixels(EYE))
     assert math.isnan(found.agreement) and found.blocks == 0 and not found.suffices(-0.9)
