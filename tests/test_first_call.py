@@ -77,7 +77,7 @@ def printed_by(code: str) -> list[str]:
 RELEASE = tuple(int(number) for number in torch.__version__.split("+")[0].split(".")[:2])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(RELEASE > (2, 15), reason="a later PyTorch may import Dynamo elsewhere: slower, not wrong")
 @pytest.mark.parametrize("name", CALLS)
 def test_the_first_call_does_not_import_dynamo(name):

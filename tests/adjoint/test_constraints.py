@@ -57,7 +57,7 @@ def outputs(theta, **options):
     return torch.cat([solution.value["x"], solution.cost[None], *multipliers])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("theta", [ACTIVE, FREE], ids=["active", "free"])
 @pytest.mark.parametrize("derivative", [jacrev, jacfwd], ids=["reverse", "forward"])
 def test_the_derivative_is_that_of_the_whole_solve(theta, derivative):
@@ -76,6 +76,7 @@ def test_backward_is_the_derivative_under_transforms(theta):
     assert torch.allclose(leaf.grad, cotangent @ jacrev(outputs)(theta), atol=1e-11)
 
 
+@pytest.mark.slow
 def test_second_derivatives_are_differences_of_first_ones():
     found = hessian(lambda theta: outputs(theta).square().sum())(ACTIVE)
     expected = differences(lambda theta: jacrev(lambda t: outputs(t).square().sum())(theta), ACTIVE)
@@ -91,6 +92,7 @@ def test_under_vmap_every_problem_has_its_own():
     assert torch.allclose(together, alone, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_by_in_dims_too():
     thetas = torch.stack([ACTIVE, FREE, ACTIVE + 0.01]).requires_grad_()
     data = {

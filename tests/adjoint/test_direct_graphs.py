@@ -119,6 +119,7 @@ def test_the_cost_and_second_derivatives_are_exact(answers: list[bool]):
         (second * along).sum().backward()
 
 
+@pytest.mark.slow
 def test_other_ways_to_differentiate_go_their_own_way(answers: list[bool]):
     known()
     with torch.no_grad():

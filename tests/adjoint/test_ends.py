@@ -400,6 +400,7 @@ def test_covariances_of_fits_that_are_answered_at_once_carry_derivatives(uses):
         torch.testing.assert_close(gradient(NATIVE), expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_what_the_residual_reads_may_change(uses):
     factor = 1.0
 

@@ -150,6 +150,7 @@ def test_with_every_linear_solver(linear):
 
 @pytest.mark.sampled(1)
 @PER_SOLVER
+@pytest.mark.slow
 def test_a_network_that_ftol_ends_has_the_derivatives_of_its_minimum(solver):
     """Of 13 weights with a ridge: linear convergence, a gradient of 1e-7 at the end."""
     some = torch.tensor([3, 11])

@@ -436,7 +436,7 @@ def pairs():
             yield pytest.param(case, transform, id=f"{case.__name__}-{transform}", marks=marks)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("case", "transform"), pairs())
 def test_a_transform_of_a_solve_equals_differences_of_its_values(case, transform):
     apply, expected, tolerance = TRANSFORMS[transform]

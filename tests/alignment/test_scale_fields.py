@@ -38,6 +38,7 @@ def test_one_scale_per_view_is_found_exactly():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [4, 5])
+@pytest.mark.slow
 def test_smooth_fields_are_found_to_a_fraction_of_a_percent(seed):
     views, truth = with_true_reference(room(amplitude=0.03, seed=seed, size=(72, 96)))
     found = scale_fields(views.depths, views.intrinsics, views.poses)

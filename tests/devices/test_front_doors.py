@@ -67,7 +67,7 @@ def asked_by(name: str, solver: mslsq.LevenbergMarquardt, device: Device) -> tup
     return asked, int(here(solution.num_steps).max())
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [name for name in DOORS if name != "constraints"])
 @elsewhere
 def test_a_step_asks_the_device_once(name: str, device: Device):
@@ -87,7 +87,7 @@ ALIKE = {*LOSSES, "prepared", "prepared problem", "prepared curve_fit", "curve_f
 """Doors behind which a solve without an early stop does nothing that another one does not."""
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -159,6 +159,7 @@ def test_questions_inside_of_operators_are_counted(device: Device):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("early_stop", [True, False])
 @elsewhere
+@pytest.mark.slow
 def test_a_reduced_system_is_iterated_on_without_more_questions(early_stop: bool, device: Device):
     schur = linear.Schur(eliminate="point", reduced="iterative")
     solver = mslsq.LevenbergMarquardt(linear_solver=schur, early_stop=early_stop, max_steps=20 if early_stop else 2)
@@ -178,6 +179,7 @@ def test_a_reduced_system_is_iterated_on_without_more_questions(early_stop: bool
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("preconditioner", ["block_jacobi", "jacobi"])
 @elsewhere
+@pytest.mark.slow
 def test_iterations_that_were_not_enough_are_made_up_for(preconditioner: Any, device: Device):
     """Steps of this ring take up to fifty iterations; the first ones are allowed far fewer."""
     graph = ring_graph(laps=3, per_lap=10).graph

@@ -76,6 +76,7 @@ def small_graph(place: Callable[[Any], Any], **options: Any) -> Callable[[], tup
 
 
 @elsewhere
+@pytest.mark.slow
 def test_steps_that_are_taken_again_make_the_iterations_that_they_made(device: Device):
     """Each step asks once, and so does each solve of the backward pass."""
     solved = small_graph(there, max_steps=3)

@@ -86,6 +86,7 @@ def test_a_curve_fit_and_its_report(device: Device):
 
 
 @elsewhere
+@pytest.mark.slow
 def test_in_place_writes(device: Device):
     def written(p: Tensor, t: Tensor, y: Tensor) -> Tensor:
         out = torch.zeros_like(t)

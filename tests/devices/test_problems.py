@@ -26,7 +26,7 @@ def unmoved(tree: Any) -> Any:
     return tree
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", LINEAR)
 @elsewhere
 def test_bundle_adjustment_and_its_gradient(name: str, device: Device):

@@ -165,6 +165,7 @@ class Tilted(mslsq.CostFunction):
         return torch.cat((moved, body["turn"].log())) - seen
 
 
+@pytest.mark.slow
 def test_products_groups_and_single_blocks():
     kind = {"place": mslsq.Euclidean(3), "turn": mslsq.SO3}
     pose, body = mslsq.Variable("pose", mslsq.SE3, 2), mslsq.Variable("body", kind, 3)

@@ -52,7 +52,7 @@ WITH_CODE = [
 ]
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_of_a_page_runs(page, pristine, capsys):
     namespace = {"__name__": "page"}

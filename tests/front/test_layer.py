@@ -138,6 +138,7 @@ def test_a_warm_start_is_the_last_solution_passed_by_hand():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.slow
 def test_copies_and_pickles_of_a_layer_solve_the_same_and_are_their_own(copied):
     module = layer()
     gradients(module)

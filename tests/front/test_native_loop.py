@@ -79,6 +79,7 @@ def test_steps_that_run_out_are_said(loops, most):  # noqa: F811
     assert int(found.status) == mslsq.Status.MAX_STEPS and found.history.cost.shape == (most + 1,)
 
 
+@pytest.mark.slow
 def test_a_start_at_the_solution_is_not_the_users_memory(loops):  # noqa: F811
     solver = dataclasses.replace(SOLVERS[0], gtol=1e-4)
     problem, solve, start = ready(loops, solver)

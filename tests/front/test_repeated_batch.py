@@ -224,6 +224,7 @@ def test_what_changes_past_all_that_is_compared_is_said(monkeypatch):
     assert not torch.allclose(found, y) and math.isfinite(float(found.sum()))
 
 
+@pytest.mark.slow
 def test_nothing_of_the_users_is_kept_alive():
     y = data()
 

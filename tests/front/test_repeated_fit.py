@@ -377,6 +377,7 @@ def test_a_fit_has_memory_of_its_own_and_can_be_saved(answers):
     assert_same(again, found)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_users_is_kept_alive(answers):
     class Data:
         def __init__(self):

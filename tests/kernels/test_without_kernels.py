@@ -56,7 +56,7 @@ def graph():
     return made.problem(loss=mslsq.Huber(1.0)), {"pose": made.poses}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [graph, bundle])
 @pytest.mark.parametrize(
     "linear",

@@ -397,6 +397,7 @@ def operators_of(graph: fx.GraphModule) -> set[str]:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("native", ["auto", "wait"])
+@pytest.mark.slow
 def test_what_something_else_records_holds_plain_operations(residual, native):
     options = {"native": native, "early_stop": False, "max_steps": 4, "trace": "auto"}
     for _ in range(2):
@@ -412,6 +413,7 @@ def test_what_something_else_records_holds_plain_operations(residual, native):
 
 
 @pytest.mark.parametrize("exported", [torch.export.export, pytest.param(export, marks=pytest.mark.slow)])
+@pytest.mark.sampled(1)
 def test_an_exported_layer_holds_plain_operations_whatever_it_ran_before(exported):
     class Decay(mslsq.CostFunction):
         def residual(self, p: Tensor, t: Tensor, y: Tensor) -> Tensor:

@@ -172,7 +172,7 @@ def hessian_of(problem, values, monkeypatch=None, form="normal"):
     return whole
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", ["normal", "sparse"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_hessians_from_a_costs_own_second_derivatives_are_those_of_autodiff(name, form, monkeypatch):

@@ -60,7 +60,7 @@ def start_within(lower: Any, upper: Any, dtype: torch.dtype = F64) -> Tensor:
     return torch.tensor([1.0, 1.0, 0.3], dtype=dtype).clamp(low, high)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("box", BOXES)
 @pytest.mark.parametrize("linear", [Cholesky(), QR()], ids=["Cholesky", "QR"])
 @pytest.mark.parametrize("method", METHODS)

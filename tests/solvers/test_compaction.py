@@ -51,7 +51,7 @@ METHODS = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("solver", METHODS, ids=["lm", "dogleg", "recorded", "eager"])
 @pytest.mark.parametrize("bounded", [False, True])
 def test_the_answer_is_that_of_the_whole_batch(solver, bounded, parts, monkeypatch):

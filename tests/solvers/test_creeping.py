@@ -63,7 +63,7 @@ def test_eager_recorded_repeated_and_native_solves_take_the_same_steps():
             torch.testing.assert_close(found.value, eager.value, rtol=1e-9, atol=0)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{"trace": "never"}, {"trace": "always"}, {"native": "wait"}], ids=str)
 def test_neighbours_of_a_problem_that_creeps_do_not_notice(options):
     solver = lm(**({"native": "never"} | options))

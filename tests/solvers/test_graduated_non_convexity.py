@@ -469,6 +469,7 @@ def test_a_solver_must_be_one():
         GraduatedNonConvexity(solver=mslsq.LevenbergMarquardt)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_prepared_residual_takes_it():
     y, _ = spoiled_decays(3)
     fit = mslsq.prepared(decay, START, (T, y[0]), solver=GraduatedNonConvexity(scale=SCALE))
@@ -514,6 +515,7 @@ def test_float32_stays_float32():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("loss", ["truncated", "geman_mcclure"])
+@pytest.mark.slow
 def test_within_bounds_the_solution_is_the_bounded_fit_with_its_weights(loss):
     """The third parameter would go to 0.3; it is held at 0.2 of its bound, which is an input like others."""
     y, _ = spoiled_decays(6)

@@ -64,6 +64,7 @@ def test_a_new_map_is_no_surer_than_those_that_it_hangs_on(mosaic, first):
     assert (unsure.corner_sigma[4:] > 2 * result.corner_sigma[4:]).all()
 
 
+@pytest.mark.slow
 def test_a_map_that_was_left_out_is_tried_again(mosaic):
     far = mosaic.maps[3]  # the other side of the ring
     alone = align([mosaic.maps[0], far])

@@ -324,6 +324,7 @@ def test_one_parameter_has_a_profile() -> None:
         assert ((np.exp(-float(end) * t.numpy()) - data) ** 2).sum() == pytest.approx(bound, rel=1e-10)
 
 
+@pytest.mark.slow
 def test_everything_is_the_same_under_vmap() -> None:
     t, y = decays(fits=3)
     fits = mslsq.curve_fit(decay, t, y, P0, in_dims=(None, 0, None))
@@ -344,7 +345,7 @@ def test_everything_is_the_same_under_vmap() -> None:
     assert mapped.of_problem(1).report().partition("Solve")[0] == fits.report(1).partition("Solve")[0]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["profile", "linear", "band", "propagated", "aic"])
 def test_derivatives_are_those_of_differences(kind: str) -> None:
     t, y = decays(points=12)

@@ -145,6 +145,7 @@ def test_float32_stays_float32(options):
         pytest.param({"matrix_free": True}, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.sampled(1)
 def test_derivatives_are_those_of_a_direct_solver(options):
     direct, iterated = graph_function(mslsq.linear.SparseCholesky()), graph_function(ConjugateGradient(**options))
     for transform in (jacrev, jacfwd, hessian):

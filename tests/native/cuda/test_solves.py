@@ -125,6 +125,7 @@ def test_an_interrupt_keeps_the_steps_that_were_taken(watch, launches, monkeypat
 
 
 @NEEDS_COMPILER
+@pytest.mark.slow
 def test_sums_in_several_loops_are_the_same(watch, launches, monkeypatch):
     """As if a whole linearization spilled, and one in four loops did not."""
     y, loops = measured(70), []
@@ -165,6 +166,7 @@ def whole_steps_spill(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.sampled(1)
 @NEEDS_COMPILER
 @pytest.mark.parametrize("options", [{}, {"early_stop": False, "max_steps": 37}], ids=["stops", "odd"])
+@pytest.mark.slow
 def test_steps_in_pieces_have_the_bits_of_whole_steps(watch, launches, monkeypatch, options):
     y = measured(301)
     y[::7] += torch.linspace(0, 3, y[::7].shape[0])[:, None] * torch.linspace(-1, 1, 20) ** 3  # some take longer

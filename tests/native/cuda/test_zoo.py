@@ -68,6 +68,7 @@ def test_numbers_are_those_of_pytorch(zoo, dtype):
 
 @NEEDS_COMPILER
 @pytest.mark.parametrize("name", ["Between, SE2", pytest.param("own projection", marks=pytest.mark.slow)])
+@pytest.mark.sampled(1)
 def test_a_program_in_parts_has_the_bits_of_the_whole(zoo, name):
     drafted = zoo.drafted(name, torch.float64)
     whole, _ = program_of(drafted.written, Host())
