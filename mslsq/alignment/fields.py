@@ -25,6 +25,9 @@ BLURRED = 1.5
 SHARP = 8.0
 """Standard deviations of a correlation by which its peak stands out, from which it is one."""
 
+BETTER = 0.8
+"""Of the squared differences between the fields as they lie, what is left at most where one has been moved."""
+
 LEAST = 0.25
 """Fields nearer to each other than that, in pixels, are taken for one."""
 
@@ -75,7 +78,14 @@ def _apart(raster: np.ndarray, mask: np.ndarray) -> float:
     place = np.unravel_index(int(peaks.argmax()), peaks.shape)
     along, across = (_to_middle(peaks, place, axis) for axis in (0, 1))
     found = float(np.hypot(2 * along, across))
-    return found if found >= LEAST else 0.0
+    if found < LEAST or (abs(across) < LEAST and abs(abs(2 * along) - 1) < LEAST):
+        return 0.0  # or rows that are there twice, as in a picture that has been enlarged: `coarser` asks for those
+    # Whatever moves fields that are one leaves more between them.
+    lower, inside = lower[:, :count], np.ones_like(window)
+    there = np.stack([ndimage.shift(one, (along, across), order=1, mode="nearest") for one in between])
+    inside = ndimage.shift(inside, (along, across), order=0, cval=0.0) > 0
+    left, before = (float(np.square((one - lower)[:, inside]).sum()) for one in (there, between))
+    return found if left < BETTER * before else 0.0
 
 
 def _to_middle(peaks: np.ndarray, place: tuple, axis: int) -> float:
