@@ -1,5 +1,6 @@
 """The front door of map alignment: `align(maps)` places N overlapping rasters on one of them."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -202,21 +203,23 @@ def align(
 
 
 def _name_fields(draft: Draft, prepared: Sequence[Prepared | None]) -> None:
-    """Where a map that was placed, or the reference, is woven of two fields, its place is known to how far they are
-    apart."""
-    placed = [index for index, state in enumerate(draft.states) if state == MapStatus.ALIGNED]
-    ways = {
-        index: fields_apart(raster.values, raster.mask)
-        for index in {*placed, draft.reference}
-        if (raster := prepared[index]) is not None
-    }
+    """Where a map that was placed, or what it was placed on, is woven of two fields, its place is known to how far they
+    are apart, in pixels of the reference."""
+    placed, ways = [index for index, state in enumerate(draft.states) if state == MapStatus.ALIGNED], {}
+    for index in {*placed, draft.reference}:
+        raster, warp = prepared[index], draft.entries["transforms"][index][:2, :2]
+        if raster is not None:
+            scale = float(warp.norm()) / math.sqrt(2)  # pixels of the map to one of the reference
+            ways[index] = fields_apart(raster.values, raster.mask) / scale
     for index in placed:
-        one = max((index, draft.reference), key=lambda k: ways.get(k, 0.0))
+        under = int(draft.entries["parent"][index])
+        one = max((index, draft.reference, under), key=lambda k: ways.get(k, 0.0))
         way, sigma = ways.get(one, 0.0), float(draft.entries["corner_sigma"][index])
         if way > sigma:
+            which = {index: "this map", draft.reference: "the reference"}.get(one, "the map it was placed on")
             draft.reasons[index] += (
-                f" The rows of {'this map' if one == index else 'the reference'} alternate, as two fields of a moving "
-                f"camera do, {way:.2g} px apart: the place is known to that. Align one field of it alone."
+                f" The rows of {which} alternate, as two fields of a moving camera do, {way:.2g} px apart: the place "
+                "is known to that. Align one field of it alone."
             )
             draft.entries["covariance"][index] *= (way / sigma) ** 2
             draft.entries["corner_sigma"][index] = way

@@ -69,3 +69,15 @@ def test_the_place_of_a_woven_map_is_known_to_that_and_no_better():
     plain = align([reference, still], model="translation", metric="squared")
     assert "alternate" not in plain.reasons[1]
     assert float(plain.corner_sigma[1]) < 0.01
+
+
+def test_the_way_is_in_pixels_of_the_reference():
+    down, across = np.mgrid[:256, :256].astype(float) / 2
+    large = ndimage.map_coordinates(SCENE, [down + 40, across + 40], order=3)
+    later = ndimage.map_coordinates(SCENE, [down + 40, across + 42], order=3)
+    large[1::2] = later[1::2]
+    assert apart(large) == pytest.approx(4.0, abs=0.25)
+    init = torch.diag(torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64)).expand(2, 3, 3)
+    result = align([seen(0.0, 0.0), large], model="sim2", metric="squared", init=init)
+    assert "alternate" in result.reasons[1]
+    assert float(result.corner_sigma[1]) == pytest.approx(2.0, abs=0.2)
