@@ -1,7 +1,7 @@
 """What an adjoint is given: the answer of a solve, and the system at the level of the caller's derivatives."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +39,10 @@ class Attachment:
     answer: Answer
     written: Mapping[str, Callable[[Values, TermInputs], Tensor]] | None = None
     """Gradient and cost as scalars, where the caller has them."""
+
+    def with_inputs(self, inputs: tuple[Inputs, ...]) -> "Attachment":
+        """The same for the same numbers with other derivatives; what is kept stays what it is."""
+        return replace(self, inputs=inputs, written=self._kept)
 
     @property
     def failed(self) -> Bool[Tensor, "batch"]:

@@ -13,6 +13,7 @@ from mslsq.adjoint.adjoint import Adjoint
 from mslsq.adjoint.around_programs import CURVATURE, hessian_name, hessian_of_python, look_name, pullback_name
 from mslsq.adjoint.attachment import Attachment
 from mslsq.adjoint.ends import LOOK, LookDraft, PullDraft, key_of_pull, known
+from mslsq.adjoint.failures import can_be_spared, sparing_failed
 from mslsq.adjoint.function import Call, Made
 from mslsq.adjoint.implicit import Implicit
 from mslsq.adjoint.look import Look
@@ -58,9 +59,11 @@ Wanted = dict[int, tuple[str, ...]]
 class DirectEnds(Protocol):
     """What looks at an end, and takes a cotangent of the solution to inputs."""
 
-    def factor_if_fine(self, point: Point, inputs: tuple[Inputs, ...]) -> tuple[Tensor, Tensor] | None:
-        """The factors of the Hessians, and how well systems with them are solved; None where some problem may have no
-        derivative where it has stopped. Gradients must be off."""
+    def factor_if_fine(
+        self, point: Point, inputs: tuple[Inputs, ...], failed: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """The factors of the Hessians, and how well systems with them are solved; None where some problem, besides
+        those that failed, may have no derivative where it has stopped. Gradients must be off."""
         ...
 
     def way(self, attachment: Attachment, wanted: Wanted) -> Way:
@@ -74,8 +77,10 @@ class ByPrograms(NamedTuple):
     look: LookDraft
     pull: PullDraft
 
-    def factor_if_fine(self, point: Point, inputs: tuple[Inputs, ...]) -> tuple[Tensor, Tensor] | None:
-        return self.look.factor_if_fine(point, inputs)
+    def factor_if_fine(
+        self, point: Point, inputs: tuple[Inputs, ...], failed: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        return self.look.factor_if_fine(point, inputs, failed)
 
     def way(self, attachment: Attachment, wanted: Wanted) -> Way:
         return way_by(self.pull, attachment, wanted)
@@ -88,7 +93,10 @@ class ByGraphs(NamedTuple):
     judge: Look
     pull: Callable[[Attachment], Way]
 
-    def factor_if_fine(self, point: Point, inputs: tuple[Inputs, ...]) -> tuple[Tensor, Tensor] | None:
+    def factor_if_fine(
+        self, point: Point, inputs: tuple[Inputs, ...], failed: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        assert failed is None  # it is one problem
         found = self.look(*point[:4])
         return (found.factor, found.residual) if bool(self.judge.is_fine(found).all()) else None
 
@@ -195,30 +203,36 @@ class DirectDerivatives:
         point: Point,
         starts: Values,
         inputs: tuple[Inputs, ...],
+        failed: Tensor | None = None,
     ) -> Differentiated | None:
         """The solution with derivatives; None where that takes more than these ends: some problem may have none.
 
         Args:
-            point: where all problems have converged.
+            point: where all problems have converged, or failed.
             inputs: as given by the user, those of each problem's own with the batch axis first.
+            failed: which of them failed so that nothing needs to be said of it; None if none has.
         """
         with without_saved_tensor_hooks():
             with torch.no_grad():
-                found = ends.factor_if_fine(point, inputs)
+                found = ends.factor_if_fine(point, inputs, failed)
             if found is None:
                 return None
             factor, residual = found
-            answer = Answer.of_minimum(point.values, point.cost, factor, residual)
+            answer = Answer.of_minimum(point.values, point.cost, factor, residual, failed)
             given = tuple(map(views, inputs))
             attachment = Attachment(self.call, self.linearizer, starts, given, {}, answer, self._written())
             if not attachment.is_kept:
                 return None
             way = ends.way(attachment, wanted_of(inputs))
+            if failed is not None:
+                if not can_be_spared(attachment):
+                    return None
+                way = sparing_failed(way, attachment, self.adjoint.fill)
             return Differentiated(pulled_back(self.adjoint, attachment, way, self.adjoint.order), residual)
 
     def missing(self, values: Values, cost: Tensor, inputs: tuple[Inputs, ...]) -> Differentiated:
         """The point where a solve was interrupted: its derivatives are what `Implicit.failed` says."""
-        fill = torch.nan if self.adjoint.failed == "nan" else 0.0
+        fill = self.adjoint.fill
         wanted = [x for given in map(views, inputs) for x in given.values() if x.requires_grad]
         *found, cost = _Missing.apply(fill, len(values) + 1, *values, cost, *wanted)
         return Differentiated(Attached(tuple(found), cost), torch.full_like(cost, torch.nan))

@@ -106,11 +106,14 @@ class LookDraft(EndDraft):
         shape = point.matrix.shape
         return Factored(factor.view(shape), definite, residual[:, 0], evidence, hessian.view(shape))
 
-    def factor_if_fine(self, point: Point, inputs: tuple[Inputs, ...]) -> tuple[Tensor, Tensor] | None:
-        """The factors, and how well systems are solved; None where some problem may have no derivative where it has
-        stopped."""
+    def factor_if_fine(
+        self, point: Point, inputs: tuple[Inputs, ...], failed: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """The factors, and how well systems are solved; None where some problem besides those that failed may have no
+        derivative where it has stopped."""
         factor, residual, is_fine = self._looked(point, inputs, (FACTOR, RESIDUAL, IS_FINE))
-        return (factor.view(point.matrix.shape), residual[:, 0]) if bool(is_fine.all()) else None
+        fine = is_fine[:, 0] if failed is None else is_fine[:, 0].bool() | failed
+        return (factor.view(point.matrix.shape), residual[:, 0]) if bool(fine.all()) else None
 
     def _looked(self, point: Point, inputs: tuple[Inputs, ...], wanted: Sequence[int]) -> list[Tensor]:
         return self._run([*point.values, point.matrix, point.cost], inputs, wanted)[0]

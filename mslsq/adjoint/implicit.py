@@ -88,17 +88,23 @@ class Implicit(Adjoint):
             lazily = attached_lazily(self, attachment)
             return self._attached_at_once(attachment) if lazily is None else lazily
 
+    @property
+    def fill(self) -> float:
+        """What a derivative is where there is none."""
+        return torch.nan if self.failed == "nan" else 0.0
+
     def _attached_at_once(self, attachment: Attachment) -> Attached:
-        fill = torch.nan if self.failed == "nan" else 0.0
-        start = attachment.solution(fill)
         with TRANSFORM_LOCK:
-            if attachment.answer.constraints:
-                found = constrained_chord_steps(
-                    attachment, self.factorization, self.order, start, attachment.guarded(fill)
-                )
-            else:
-                found = self.chord_steps(attachment, start, attachment.prepared(fill))
-        return attachment.with_value(found, fill)
+            if not attachment.answer.constraints:
+                return self.along_chords(attachment)
+            start, given = attachment.solution(self.fill), attachment.guarded(self.fill)
+            found = constrained_chord_steps(attachment, self.factorization, self.order, start, given)
+        return attachment.with_value(found, self.fill)
+
+    def along_chords(self, attachment: Attachment) -> Attached:
+        """Values and cost whose derivatives are those of `order` chord steps."""
+        found = self.chord_steps(attachment, attachment.solution(self.fill), attachment.prepared(self.fill))
+        return attachment.with_value(found, self.fill)
 
     def chord_steps(self, attachment: Attachment, values: Values, inputs: TermInputs) -> Attached:
         """`order` steps x ← x − H⁻¹F(x, d) from the solution, differentiable, and the cost where they end."""

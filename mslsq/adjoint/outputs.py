@@ -75,12 +75,17 @@ class Answer(NamedTuple):
 
     @staticmethod
     def of_minimum(
-        values: Values, cost: Float[Tensor, "batch"], factor: Tensor, residual: Float[Tensor, "batch"]
+        values: Values,
+        cost: Float[Tensor, "batch"],
+        factor: Tensor,
+        residual: Float[Tensor, "batch"],
+        failed: Bool[Tensor, "batch"] | None = None,
     ) -> "Answer":
-        """What derivatives read of problems that all have some; the figures of the solve are none of it."""
+        """What derivatives read of problems that all have some but those that failed; the figures of the solve are none
+        of it."""
         unread: Any = ()
         figures = unread, unread, unread, unread, unread, unread
-        has_derivative = torch.ones_like(cost, dtype=torch.bool)
+        has_derivative = torch.ones_like(cost, dtype=torch.bool) if failed is None else ~failed
         return Answer(values, cost, *figures, has_derivative, residual, factor, {}, (), {}, (), ())
 
 

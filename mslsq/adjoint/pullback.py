@@ -22,6 +22,7 @@ from mslsq.adjoint.along import gradient_along
 from mslsq.adjoint.around_programs import graph_around, may_be_around, pullback_name
 from mslsq.adjoint.ends import PullDraft, pull_of
 from mslsq.adjoint.factor import Factorization
+from mslsq.adjoint.failures import can_be_spared, sparing_failed
 from mslsq.adjoint.limit import limited_gradient
 from mslsq.adjoint.minimum import Point
 from mslsq.adjoint.outputs import Attached
@@ -40,11 +41,13 @@ if TYPE_CHECKING:
 def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached | None:
     """Values and cost whose derivative waits for `backward`; None where it must be attached at once.
 
-    That is under a transform or constraints, where something failed, where the start is data (fixed blocks) or bounds
+    That is under a transform or constraints, where everything failed, where the start is data (fixed blocks) or bounds
     are, and where nothing is native or recorded: a function of the user's that is only called in the backward pass may
     have changed by then.
     """
-    if attachment.answer.constraints or transforms_are_active() or not attachment.nothing_failed:
+    if attachment.answer.constraints or transforms_are_active():
+        return None
+    if not attachment.nothing_failed and not can_be_spared(attachment):
         return None
     if not attachment.is_kept:
         return None
@@ -60,7 +63,11 @@ def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached |
     if not any(wanted):
         return None
     way = _fused_way(adjoint, attachment) or _native_way(adjoint, attachment) or _graphs(adjoint, attachment, wanted)
-    return None if way is None else pulled_back(adjoint, attachment, way)
+    if way is None:
+        return None
+    if not attachment.nothing_failed:
+        way = sparing_failed(way, attachment, adjoint.fill)
+    return pulled_back(adjoint, attachment, way)
 
 
 def pulled_back(adjoint: "Implicit", attachment: "Attachment", way: "Way", order: int | None = None) -> Attached:
@@ -148,7 +155,9 @@ def _fused_way(adjoint: "Implicit", attachment: "Attachment") -> Way | None:
     wanted = wanted_of(attachment.inputs)
     detached = tuple({name: tensor.detach() for name, tensor in given.items()} for given in attachment.inputs)
     matrix = answer.factor  # of the shape of the last linearization's, which is not kept
-    program = pull_of(call.task, plan, Point(answer.values, (), matrix, answer.cost), detached, wanted)
+    # Programs are compared where the cost is finite.
+    cost = answer.cost if attachment.nothing_failed else torch.where(attachment.failed, torch.nan, answer.cost)
+    program = pull_of(call.task, plan, Point(answer.values, (), matrix, cost), detached, wanted)
     return None if program is None else way_by(program, attachment, wanted)
 
 
@@ -266,7 +275,11 @@ def _through_chord_steps(
     with torch.enable_grad():
         # Each tensor a node of its own: one that stands in two places has two gradients.
         own = pytree.map_leaves(lambda tensor: tensor.view_as(tensor), inputs)
-        values, cost, _ = adjoint.chord_steps(attachment, attachment.answer.values, attachment.linearizer.prepare(own))
+        if attachment.nothing_failed:
+            given = attachment.linearizer.prepare(own)
+            values, cost, _ = adjoint.chord_steps(attachment, attachment.answer.values, given)
+        else:
+            values, cost, _ = adjoint.along_chords(attachment.with_inputs(own))
         sources = [tensor for tensor, flag in zip(pytree.leaves(own), wanted, strict=True) if flag]
         reached = [(out, g) for out, g in zip((*values, cost), cotangents, strict=True) if g is not None]
         outputs = [out for out, _ in reached if out.requires_grad]

@@ -76,20 +76,30 @@ class DirectBatch:
             solution = completed(self.in_users_form(ended.values), lambda: _figures(ended))
             return Found(solution, ended.values, starts, ended.interrupted)
         assert self.derivatives is not None  # there are programs of them
-        least, most = torch.aminmax(ended.status)
-        found = None
+        failed = None
         if ended.interrupted:
             found = self.derivatives.missing(ended.values, ended.cost, inputs)
-        elif int(least) >= Status.COST_TOLERANCE and int(most) <= Status.STEP_TOLERANCE:
-            point = Point(ended.values, (), ended.matrix, ended.cost)
-            found = self.derivatives.differentiated(ends, point, starts, inputs)
+        else:
+            failed, point = _failed(ended.status), Point(ended.values, (), ended.matrix, ended.cost)
+            found = self.derivatives.differentiated(ends, point, starts, inputs, failed)
         if found is None:
             self.derivatives.rest()
             return None
         values, cost, _ = found.attached
         own = {"cost": cost, "adjoint_residual": found.residual}
+        if failed is not None:
+            own["differentiable"] = ~failed
         solution = completed(self.in_users_form(values), lambda: {**_figures(ended), **own})
         return Found(solution, values, starts, ended.interrupted)
+
+
+def _failed(status: Tensor) -> Tensor | None:
+    """Which problems are nowhere near a minimum, as far as is known, so that nothing is asked of where they stopped;
+    None if none is. Where one has STALLED, that may be as good as converged (`adjoint.judging`)."""
+    least, most = torch.aminmax(status)
+    if int(least) >= Status.COST_TOLERANCE and int(most) <= Status.STEP_TOLERANCE:
+        return None
+    return (status == Status.RUNNING) | (status == Status.SINGULAR) | (status == Status.NON_FINITE)
 
 
 def _figures(ended: Ended) -> dict[str, Any]:

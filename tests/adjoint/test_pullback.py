@@ -194,9 +194,40 @@ def test_an_attribute_that_changes_before_backward_does_not_change_the_derivativ
     assert torch.allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("failed", ["nan", "zero"])
+def test_beside_problems_that_failed_backward_waits_and_is_that_of_the_others_alone(failed):
+    nothing = torch.full_like(matrix.Y, torch.nan)
+    rows = torch.stack([nothing, matrix.Y, matrix.Y + 0.1 * T.cos()])
+
+    def derivatives(rows, with_cost, failed):
+        """First derivatives in shared and own data, and one of the former."""
+        t, y = T.clone().requires_grad_(), rows.clone().requires_grad_()
+        adjoint = mslsq.Implicit(failed=failed)
+        found = mslsq.least_squares(
+            matrix.decay, matrix.START, (t, y), in_dims=(None, None, 0), solver=TIGHT, adjoint=adjoint
+        )
+        assert is_lazy(found.value)
+        good = found.differentiable
+        total = (found.value[good] * WEIGHTS).sum() + (found.cost[good].sum() if with_cost else 0)
+        first = torch.autograd.grad(total, (t, y), retain_graph=True)
+        again = torch.autograd.grad(total, (t, y), create_graph=True)
+        for one, other in zip(first, again, strict=True):
+            torch.testing.assert_close(one, other.detach(), rtol=1e-8, atol=1e-10, equal_nan=True)
+        second = torch.autograd.grad((again[0] * T.sin()).sum(), t)[0]
+        return *first, second
+
+    for with_cost in (False, True):
+        of_t, of_y, second = derivatives(rows, with_cost, failed)
+        right_t, right_y, right = derivatives(rows[1:], with_cost, failed)
+        torch.testing.assert_close(of_t, right_t, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(of_y[1:], right_y, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(second, right, rtol=1e-7, atol=1e-8)
+        assert bool(of_y[0].isnan().all()) if failed == "nan" else not of_y[0].any()
+
+
 def test_what_cannot_wait_is_attached_at_once():
-    """Failed problems, further Gauss–Newton chord steps, nothing recorded."""
-    y = torch.stack([matrix.Y, torch.full_like(matrix.Y, torch.nan)]).requires_grad_()
+    """A batch of which all failed, further Gauss–Newton chord steps, nothing recorded."""
+    y = torch.full((2, len(matrix.Y)), torch.nan, dtype=F64).requires_grad_()
     failed = mslsq.least_squares(matrix.decay, matrix.START, (T, y), in_dims=(None, None, 0), solver=TIGHT).value
     assert not is_lazy(failed)
     one = matrix.Y.clone().requires_grad_()
