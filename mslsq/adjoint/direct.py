@@ -66,8 +66,8 @@ class DirectEnds(Protocol):
         those that failed, may have no derivative where it has stopped. Gradients must be off."""
         ...
 
-    def way(self, attachment: Attachment, wanted: Wanted) -> Way:
-        """The pullback to these inputs."""
+    def way(self, attachment: Attachment) -> Way:
+        """The pullback to the wanted inputs."""
         ...
 
 
@@ -76,14 +76,15 @@ class ByPrograms(NamedTuple):
 
     look: LookDraft
     pull: PullDraft
+    wanted: Wanted
 
     def factor_if_fine(
         self, point: Point, inputs: tuple[Inputs, ...], failed: Tensor | None
     ) -> tuple[Tensor, Tensor] | None:
         return self.look.factor_if_fine(point, inputs, failed)
 
-    def way(self, attachment: Attachment, wanted: Wanted) -> Way:
-        return way_by(self.pull, attachment, wanted)
+    def way(self, attachment: Attachment) -> Way:
+        return way_by(self.pull, attachment, self.wanted)
 
 
 class ByGraphs(NamedTuple):
@@ -100,7 +101,7 @@ class ByGraphs(NamedTuple):
         found = self.look(*point[:4])
         return (found.factor, found.residual) if bool(self.judge.is_fine(found).all()) else None
 
-    def way(self, attachment: Attachment, wanted: Wanted) -> Way:
+    def way(self, attachment: Attachment) -> Way:
         return self.pull(attachment)
 
 
@@ -148,8 +149,8 @@ class DirectDerivatives:
             return None
         if not is_whole:
             return self._graphs(plan, wanted, inputs)
-        look, pull = (known(plan, key) for key in (LOOK, key_of_pull(wanted)))
-        return ByPrograms(look, pull) if isinstance(look, LookDraft) and isinstance(pull, PullDraft) else None
+        look, pull = known(plan, LOOK), known(plan, key_of_pull(wanted))
+        return ByPrograms(look, pull, wanted) if isinstance(look, LookDraft) and isinstance(pull, PullDraft) else None
 
     def _graphs(self, plan: Plan, wanted: Wanted, inputs: tuple[Inputs, ...]) -> ByGraphs | None:
         solver, kind = self.call.task.solver, self.adjoint.hessian
@@ -213,6 +214,9 @@ class DirectDerivatives:
             failed: which of them failed so that nothing needs to be said of it; None if none has.
         """
         with without_saved_tensor_hooks():
+            written = self._written()
+            if not written:
+                return None
             with torch.no_grad():
                 found = ends.factor_if_fine(point, inputs, failed)
             if found is None:
@@ -220,10 +224,8 @@ class DirectDerivatives:
             factor, residual = found
             answer = Answer.of_minimum(point.values, point.cost, factor, residual, failed)
             given = tuple(map(views, inputs))
-            attachment = Attachment(self.call, self.linearizer, starts, given, {}, answer, self._written())
-            if not attachment.is_kept:
-                return None
-            way = ends.way(attachment, wanted_of(inputs))
+            attachment = Attachment(self.call, self.linearizer, starts, given, {}, answer, written)
+            way = ends.way(attachment)
             if failed is not None:
                 if not can_be_spared(attachment):
                     return None

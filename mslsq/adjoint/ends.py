@@ -99,7 +99,7 @@ class LookDraft(EndDraft):
 
     def found(self, point: Point, inputs: tuple[Inputs, ...]) -> Factored:
         """What `Look.found` finds."""
-        factor, hessian, residual, flags = self._looked(point, inputs, (FACTOR, HESSIAN, RESIDUAL, FLAGGED))
+        (factor, hessian, residual, flags), _ = self._looked(point, inputs, (FACTOR, HESSIAN, RESIDUAL, FLAGGED))
         told = dict(zip(FLAGS, (flags != 0).unbind(1), strict=True))
         definite = told.pop("definite")
         evidence = Evidence(**told, by_a_bound=torch.zeros_like(definite))
@@ -111,15 +111,19 @@ class LookDraft(EndDraft):
     ) -> tuple[Tensor, Tensor] | None:
         """The factors, and how well systems are solved; None where some problem besides those that failed may have no
         derivative where it has stopped."""
-        factor, residual, is_fine = self._looked(point, inputs, (FACTOR, RESIDUAL, IS_FINE))
-        fine = is_fine[:, 0] if failed is None else is_fine[:, 0].bool() | failed
-        return (factor.view(point.matrix.shape), residual[:, 0]) if bool(fine.all()) else None
+        if failed is None:
+            (factor, residual), count = self._looked(point, inputs, (FACTOR, RESIDUAL))
+            are_fine = count.item() == factor.shape[0]
+        else:
+            (factor, residual, is_fine), _ = self._looked(point, inputs, (FACTOR, RESIDUAL, IS_FINE))
+            are_fine = bool((is_fine[:, 0].bool() | failed).all())
+        return (factor.view(point.matrix.shape), residual[:, 0]) if are_fine else None
 
-    def _looked(self, point: Point, inputs: tuple[Inputs, ...], wanted: Sequence[int]) -> list[Tensor]:
-        return self._run([*point.values, point.matrix, point.cost], inputs, wanted)[0]
+    def _looked(self, point: Point, inputs: tuple[Inputs, ...], wanted: Sequence[int]) -> tuple[list[Tensor], Tensor]:
+        return self._run([*point.values, point.matrix, point.cost], inputs, wanted)
 
     def _figures(self, point: Point, inputs: tuple[Inputs, ...]) -> list[Tensor]:
-        return self._looked(point, inputs, (HESSIAN, GRADIENT))
+        return self._looked(point, inputs, (HESSIAN, GRADIENT))[0]
 
     def _expected(self, python: FewProblems, values: Values) -> list[Tensor]:
         linearizer = python.linearizer(UnrolledCholesky())
@@ -139,7 +143,9 @@ class PullDraft(EndDraft):
         for number, (term, name) in enumerate(self._returned):
             given = inputs[term][name]
             if number < len(outputs):
-                found[term, name] = outputs[number].view(given.shape).to(given.dtype)
+                pulled = outputs[number]
+                is_like = pulled.shape == given.shape and pulled.dtype == given.dtype
+                found[term, name] = pulled if is_like else pulled.view(given.shape).to(given.dtype)
                 continue
             found[term, name] = sums[first : first + given.numel()].view(given.shape).to(given.dtype)
             first += given.numel()

@@ -105,21 +105,21 @@ class Pullback(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        *of_values, of_cost = cotangents
+        attachment, of_cost = ctx.attachment, cotangents[-1]
         flat = ctx.saved_tensors  # once: hooks (checkpointing, save_on_cpu) make them each time
-        inputs = _by_name(flat, ctx.attachment.inputs)
+        inputs, values = _by_name(flat, attachment.inputs), attachment.answer.values
         batched = any(g is not None and is_batched_by_autograd(g) for g in cotangents)
         if of_cost is not None or batched or torch.is_grad_enabled() or transforms_are_active():
             wanted = ctx.needs_input_grad[4:]
             with without_saved_tensor_hooks():
-                found = _through_chord_steps(ctx.adjoint, ctx.attachment, inputs, wanted, cotangents)
+                found = _through_chord_steps(ctx.adjoint, attachment, inputs, wanted, cotangents)
             if ctx.order is not None:
                 found = [limited_gradient(g, tensor, 0, ctx.order) for g, tensor in zip(found, flat, strict=True)]
             return None, None, None, None, *found
-        answer = ctx.attachment.answer
-        towards = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(answer.values, of_values, strict=True))
-        found = iter(ctx.way(answer.values, inputs, towards))
-        return None, None, None, None, *(next(found) if tensor.requires_grad else None for tensor in flat)
+        of_values = zip(values, cotangents, strict=False)
+        towards = tuple([torch.zeros_like(x) if g is None else g for x, g in of_values])
+        found = iter(ctx.way(values, inputs, towards))
+        return None, None, None, None, *[next(found) if tensor.requires_grad else None for tensor in flat]
 
 
 Way = Callable[[Values, tuple[Inputs, ...], Values], Sequence[Tensor]]
@@ -163,11 +163,12 @@ def _fused_way(adjoint: "Implicit", attachment: "Attachment") -> Way | None:
 
 def wanted_of(inputs: tuple[Inputs, ...]) -> dict[int, tuple[str, ...]]:
     """By term the names of the inputs that a derivative is to be taken of."""
-    wanted = {
-        number: tuple(name for name, tensor in given.items() if tensor.requires_grad)
-        for number, given in enumerate(inputs)
-    }
-    return {number: names for number, names in wanted.items() if names}
+    wanted = {}
+    for number, given in enumerate(inputs):
+        names = tuple([name for name, tensor in given.items() if tensor.requires_grad])
+        if names:
+            wanted[number] = names
+    return wanted
 
 
 def way_by(program: PullDraft, attachment: "Attachment", wanted: dict[int, tuple[str, ...]]) -> Way:

@@ -33,7 +33,8 @@ FLAGS = ("definite", "vanishes", "smooth", "solved", "near", "short", "settled",
 """What a look tells of each problem, yes or no."""
 
 FACTOR, HESSIAN, GRADIENT, RESIDUAL, FLAGGED, IS_FINE = range(6)
-"""What a look returns: the last but one are `FLAGS`, the last tells who has a derivative where it stopped."""
+"""What a look returns: the last but one are `FLAGS`, the last tells who has a derivative where it stopped. How many
+these are is its sum over problems."""
 
 
 class RecordedEnds(NamedTuple):
@@ -79,7 +80,7 @@ def recorded_look(
     square, columns = matrix.numel(), linearizer.structure.num_columns
     outputs = square, square, columns, 1, len(FLAGS), 1
     called = {name: system.form(), f"{name}_slope": system.form_of_gradient()}
-    return _recorded(name, called, stepping, example, system, inputs, outputs)
+    return _recorded(name, called, stepping, example, system, inputs, outputs, sums=1)
 
 
 def recorded_pull(
@@ -159,7 +160,8 @@ def _looking(solver: Solver, factorization: Factorization, linearizer: Linearize
             return own if values is point.values else answer("gradient", values)[0]
 
         found = look.found(hessian, point, gradient)
-        return [found.factor, hessian, own, found.residual, *_flags(found), look.is_fine(found)]
+        is_fine = look.is_fine(found)
+        return [found.factor, hessian, own, found.residual, *_flags(found), is_fine, is_fine]
 
     return looked
 

@@ -167,7 +167,7 @@ class Known:
         if self.size is None:
             return tuple([x.reshape(1, 1, -1) for x in starts])
         shared = [axis is None for axis in self.axes]
-        moved = [x if axis is None else x.movedim(axis, 0) for x, axis in zip(starts, self.axes, strict=False)]
+        moved = [x.movedim(axis, 0) if axis else x for x, axis in zip(starts, self.axes, strict=False)]
         shaped = [x.reshape(1 if one else self.size, 1, -1) for x, one in zip(moved, shared, strict=False)]
         return tuple([x.expand(self.size, 1, -1) for x in shaped])
 
@@ -175,7 +175,7 @@ class Known:
         """By name, from the leaves of the arguments and from the tensors that the residual holds."""
         count = len(self.spaces)
         named = zip(self.names, (*leaves[count:], *held), self.axes[count:], strict=True)
-        return {name: x if axis is None else x.movedim(axis, 0) for name, x, axis in named if name}
+        return {name: x.movedim(axis, 0) if axis else x for name, x, axis in named if name}
 
     def answer(self, call: ResidualCall, collected: Collected) -> "Answered | None":
         """What the program answers to such a call; None where it takes more than the program."""

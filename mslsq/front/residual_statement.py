@@ -84,7 +84,7 @@ def stated_residual(
     unknowns, stated_bounds = _bounded(unknowns, bounds, x0, leaves, axes.size)
 
     def in_users_form(storages: Values) -> Any:
-        return pytree.unflatten([s.wrap(x.squeeze(-2)) for s, x in zip(spaces, storages, strict=True)], structure)
+        return pytree.unflatten([s.leaf_of(x) for s, x in zip(spaces, storages, strict=True)], structure)
 
     def entries_in_users_form(entries: Values) -> Any:
         shaped = [x[..., 0, :].reshape((*x.shape[:-2], *s.tangent_shape)) for s, x in zip(spaces, entries, strict=True)]

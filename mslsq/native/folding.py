@@ -62,10 +62,14 @@ def _arithmetic(
             return program.make("neg", a)
         if y == 0 and program.are_finite:
             return b
+        node = program.nodes[a]
+        if y is not None and _is_moderate(y) and node.operation == "add" and node.operands[0] == node.operands[1]:
+            # Exact, and twice a number overflows where the number does not: the half of its square, differentiated.
+            return program.make("mul", node.operands[0], program.constant(2 * y, node.kind).number)
     elif operation == "div" and y is not None:
         if y in (1, -1):
             return a if y == 1 else program.make("neg", a)
-        if y and math.isfinite(y) and abs(math.frexp(y)[0]) == 0.5 and 1e-30 < abs(y) < 1e30:  # a power of two
+        if _is_moderate(y) and abs(math.frexp(y)[0]) == 0.5:  # a power of two
             return program.make("mul", a, program.constant(1 / y, "real").number)
     elif operation == "pow" and y in (0, 1):
         return a if y == 1 else program.constant(1, "real").number
@@ -83,6 +87,11 @@ def _arithmetic(
         if program.nodes[b].operation == "neg":
             return program.make("add", a, program.nodes[b].operands[0])
     return None
+
+
+def _is_moderate(y: float) -> bool:
+    """Is it so far from where numbers end that its double and its inverse are none of these?"""
+    return 1e-30 < abs(y) < 1e30
 
 
 def _without_negation(program: "Program", a: int, b: int) -> int | None:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,15 +12,23 @@ from torch._functorch import eager_transforms
 from torch.utils import _pytree
 
 
-@contextmanager
-def without_saved_tensor_hooks() -> Iterator[None]:
+def without_saved_tensor_hooks() -> AbstractContextManager[None]:
     """Set aside what the caller does with tensors saved for backward (`torch.utils.checkpoint`, `save_on_cpu`):
     `torch.func.vjp` raises where such hooks are set. What is saved in here is kept as it is."""
+    if _autograd._saved_tensors_hooks_get_disabled_error_message() is not None:  # a transform has none
+        return _AS_IT_IS
+    return _AS_IT_IS if _autograd._top_saved_tensors_default_hooks(True) is None else _without_hooks()
+
+
+_AS_IT_IS = nullcontext()
+
+
+@contextmanager
+def _without_hooks() -> Iterator[None]:
     suspended = []
-    if _autograd._saved_tensors_hooks_get_disabled_error_message() is None:  # a transform has none
-        while (hooks := _autograd._top_saved_tensors_default_hooks(True)) is not None:
-            _autograd._pop_saved_tensors_default_hooks()
-            suspended.append(hooks)
+    while (hooks := _autograd._top_saved_tensors_default_hooks(True)) is not None:
+        _autograd._pop_saved_tensors_default_hooks()
+        suspended.append(hooks)
     try:
         yield
     finally:

@@ -53,6 +53,12 @@ class LeafSpace(Space):
             return storage.reshape((*storage.shape[:-1], *self.shape))  # a tuple: `reshape()` of a scalar leaf fails
         return self._elements(storage)
 
+    def leaf_of(self, blocks: Tensor) -> Any:
+        """The leaf of (..., 1, storage), by one operation where that does it: each is one more for `backward()`."""
+        if self.manifold is None:
+            return blocks.reshape((*blocks.shape[:-2], *self.shape))
+        return self.wrap(blocks.squeeze(-2))
+
     def unwrap(self, value: Any) -> Tensor:
         tensor = value.storage if isinstance(value, Manifold) else value
         trailing = len(self.shape) + (0 if self.manifold is None else 1)

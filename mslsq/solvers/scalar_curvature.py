@@ -62,13 +62,14 @@ class ScalarCurvature(ScalarSystem):
 
 
 class ScalarHessian(ScalarCurvature):
-    """Cost, gradient and exact Hessian, and the gradient alone."""
+    """Gradient and exact Hessian, and the gradient alone."""
 
     def _take(self, term: int, block: BlockTerm, unit: Unit, copies: Copies, numbers: dict[str, int]) -> None:
         program, cost, moving = self._program, self._cost(block, unit, copies), self._moving(unit, twice=True)
         gradient = curvature.gradient(program, cost, moving.motion)
         hessian = curvature.hessian(program, cost, moving.motion)
-        added, size = [(0, cost)], moving.motion.columns
+        added: list[tuple[int, Scalar]] = []
+        size = moving.motion.columns
         for own, column in moving.kept:
             added.append((self.sums.gradient(column), gradient[own]))
             for other, beside in moving.kept:
@@ -78,7 +79,7 @@ class ScalarHessian(ScalarCurvature):
         self._parts.append(Part(copies, tuple((place, x) for place, x in added if x.value != 0)))
 
     def form(self) -> Linearizing:
-        """Cost, gradient and Hessian, by the places of `sums`."""
+        """Gradient and Hessian, by the places of `sums`; what is at that of the cost is not written."""
         return Linearizing(self._program, self.reads.sources, self._parts, self._initial())
 
     def form_of_gradient(self) -> Linearizing:

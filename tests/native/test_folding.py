@@ -28,3 +28,13 @@ def test_the_branch_of_nan_that_is_not_taken_has_no_part_in_derivatives():
     at = torch.tensor([[2.0, 3.0]], dtype=torch.float64, requires_grad=True)
     vector.filled([at], [0], 1, 2).sum().backward()
     assert at.grad is not None and at.grad.tolist() == [[4.0, 6.0]]
+
+
+def test_a_multiple_of_a_double_is_one_of_the_number():
+    """The derivative of ½x² is x, which does not overflow where x + x does."""
+    program = Program(torch.float64)
+    x, y = (program.input(0, entry, "real") for entry in range(2))
+    assert ((x + x) * 0.5).number == x.number
+    assert (3.0 * (x + x)).number == (x * 6.0).number
+    assert program.nodes[((x + y) * 0.5).number].operation == "mul"
+    assert program.nodes[((x + x) * 1e-300).number].operands[0] == (x + x).number
