@@ -94,7 +94,9 @@ def align(
             of it, where what agrees agrees elsewhere as well, as of equal rooms (`mslsq.alignment.repeats`). Not asked
             where `init` says where to look ("identity" or a tensor). 0 asks nothing. Of "occupancy" the ratio of the
             scores: 1 is a tie.
-        prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
+        prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none. A pair whose pixels repeat, or
+            that has few values, a dither, is placed once more behind 3 px (`mslsq.alignment.grain`); the reason says
+            so.
         max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out, unless coarse
             detail alone says that it is right, as of maps that have drifted, or the second half of the steps has moved
             it by less than a standard error.

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import mslsq
-from mslsq.alignment.coarser import AGREES, coarser_place
+from mslsq.alignment.coarser import AGREES, PULLED, Apart, coarser_place
 from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.drift import drift, even
 from mslsq.alignment.estimate import Estimate, with_overlap
@@ -19,7 +19,7 @@ from mslsq.alignment.misfit import FITS, Misfit, larger_models, misfit
 from mslsq.alignment.models import MODELS
 from mslsq.alignment.options import Options
 from mslsq.alignment.passes import NormalEquations
-from mslsq.alignment.pulls import by_blocks
+from mslsq.alignment.pulls import are_tailed, by_blocks
 from mslsq.alignment.refine import Refined
 from mslsq.alignment.repeats import FAR_AHEAD, REPEATED, repeated
 from mslsq.alignment.result import MapStatus, Stage
@@ -62,6 +62,9 @@ class Placed:
     """The larger model that fits, where the one asked for does not (`misfit.Misfit.model`)."""
     marks: bool = False
     """Is it refused as what agrees may be marks of an instrument, at the same pixels of both maps?"""
+    pulled: bool = False
+    """May something at the pixels pull at it? The finest level has moved it by more than noise mostly does, or its
+    residuals have tails."""
     uneven: float = 0.0
     """Which share of the residuals varies slowly over the map; 0 where the model does not fit, or parts do not
     agree."""
@@ -90,6 +93,8 @@ class Precision(NamedTuple):
     """Where the maps lie on each other: as the larger model has it, where this one does not fit."""
     known: float
     """Standard error of the corners there, of that model. What is off by the smaller one is no doubt of the place."""
+    apart: Apart
+    """How far coarser levels put it, and how far the finest one has moved it."""
 
 
 def refused(
@@ -157,7 +162,7 @@ def believed(
         marks = weighing.marks
         return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision, better, marks)
     assert precision is not None  # it is asked of all that is not doubted
-    covariance, sigma, off, reason, fitting, *_ = precision
+    covariance, sigma, off, reason, fitting, _, _, apart = precision
     if pair.options.searches and not sigma < 2 * pair.frame.half:  # the side of the reference, and what is not a number
         # It may be anywhere along that direction: the end of one line on another, in two charts that have nothing else.
         why = "(Its detail leaves a direction of the place undetermined.)"
@@ -166,7 +171,8 @@ def believed(
     placed = MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance
     uneven = unevenness(pair.levels[0], estimate) if pair.options.metric.values and off == 0 and not fitting else 0.0
     reason += seen_twice(pair.levels[0], estimate, way_of(pair.pixels(0, estimate.matrix), pair.reference[0].size))
-    return Placed(*placed, *figures, stages, reason, off, fitting, uneven=uneven)
+    pulled = pair.options.metric.values and (apart.moved > PULLED or are_tailed(estimate, pair.levels[0]))
+    return Placed(*placed, *figures, stages, reason, off, fitting, pulled=pulled, uneven=uneven)
 
 
 def _doubt(
@@ -271,7 +277,7 @@ def _precision(
     elif apart.pixels > sigma:
         reason += apart.sentence
         covariance, sigma = covariance * (apart.pixels / sigma) ** 2, apart.pixels
-    return Precision(covariance, sigma, least, reason, better.model, place, max(known, drifted))
+    return Precision(covariance, sigma, least, reason, better.model, place, max(known, drifted), apart)
 
 
 def _determined(
@@ -285,7 +291,8 @@ def _determined(
     sigma = corner_sigma(estimate, covariance, pair.frame, options.model)
     if position > 0 or not options.metric.values:
         return covariance, sigma
-    seen = by_blocks(estimate, level, options, pair.freedom, reference)
-    if seen is None or not (wide := corner_sigma(estimate, seen, pair.frame, options.model)) > sigma:
-        return covariance, sigma
-    return seen, wide
+    for seen in by_blocks(estimate, level, options, pair.freedom, reference):
+        wide = corner_sigma(estimate, seen, pair.frame, options.model)
+        if wide > sigma:
+            covariance, sigma = seen, wide
+    return covariance, sigma

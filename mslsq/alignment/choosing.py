@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mslsq.alignment import hot
+from mslsq.alignment import grain, hot, light
 from mslsq.alignment.along_curves import AlongCurves
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.evenness import UNEVEN, unevenness
 from mslsq.alignment.forms import form_alone, of_another_kind
-from mslsq.alignment.linking import Linked, Linker
+from mslsq.alignment.linking import NEAR, Linked, Linker
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.metrics import Metric, NormalizedGradients, SquaredDifference
 from mslsq.alignment.result import MapStatus
@@ -26,9 +26,6 @@ from mslsq.alignment.tree import grow
 from mslsq.alignment.weighing import STILL
 
 EDGES = NormalizedGradients()
-
-NEAR = 0.04
-"""Of the reference's longer side: how far two metrics may put the corners apart and still mean one place."""
 
 CONTRADICTED = 3.0
 """Standard errors: values that are doubted and put the corners farther than this from where edges do, which are not
@@ -43,9 +40,11 @@ class Choice:
 
     def first(self, fixed: int, moving: int, initial: Tensor | None = None) -> Linked:
         """By values; by edges from there, where values leave residuals that vary slowly."""
-        by_values = self.linker.link(fixed, moving, initial)
+        linker, by_values = grain.link(self.linker, fixed, moving, initial)
         if not by_values.placed.status.ok:
             return self._beyond_marks(by_values, initial)
+        if linker is not self.linker:  # the sharpest edges are those of the grain
+            return light.evened(linker, by_values)
         bent = AlongCurves(self.linker, by_values, NEAR * self._side(fixed)).placed()
         by_values, share = bent.linked, bent.share
         if share < UNEVEN:

@@ -22,6 +22,10 @@ MOVED = 2.5
 ones are asked: none of 111 pairs without any of this moved farther, and 75 of the 78 that were more than three off (the
 half "choose")."""
 
+PULLED = 1.2
+"""The same, from which a pair is looked at for a grain (`mslsq.alignment.grain`): some three of four plain pairs have
+less."""
+
 APART = 2.5
 """Standard errors of a coarser place, from which the two are apart: 1.9 at most of 110 pairs of nine kinds without any
 of this (the half "choose")."""
@@ -33,6 +37,8 @@ class Apart:
 
     pixels: float = 0.0
     side: float = 0.0
+    moved: float = 0.0
+    """Standard errors of the place that the finest level has moved it by."""
 
     @property
     def sentence(self) -> str:
@@ -55,9 +61,11 @@ def coarser_place(pair: Pair, estimate: Estimate, sigma: float) -> Apart:
     if next_one is None:
         return AGREES
     # Corners at ±1 are moved by the norm of what the matrices differ by, in the root mean square.
-    if not float((next_one.matrix - estimate.matrix).norm()) * pair.frame.half > MOVED * sigma:
-        return AGREES
-    options, size, found = pair.options, pair.reference[0].size, AGREES
+    moved = float((next_one.matrix - estimate.matrix).norm()) * pair.frame.half / max(sigma, 1e-300)
+    found = Apart(moved=moved)
+    if not moved > MOVED:
+        return found
+    options, size = pair.options, pair.reference[0].size
     here = pair.pixels(0, estimate.matrix)
     for position in COARSER:
         there = pair.ends.get(position)
@@ -69,5 +77,5 @@ def coarser_place(pair: Pair, estimate: Estimate, sigma: float) -> Apart:
         level, reference = pair.levels[position], pair.reference[position]
         covariance = tangent_covariance(there, level, options, pair.freedom, reference=reference)
         if away > APART * corner_sigma(there, covariance, pair.frame, options.model):
-            found = Apart(away, level.factor)
+            found = Apart(away, level.factor, moved)
     return found

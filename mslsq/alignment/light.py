@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from mslsq.alignment import grain
 from mslsq.alignment.along_curves import AlongCurves
-from mslsq.alignment.choosing import NEAR
 from mslsq.alignment.curves import Curve, curve_between, is_curved
 from mslsq.alignment.estimate import Estimate, sane
 from mslsq.alignment.evenness import UNEVEN, slow_part
-from mslsq.alignment.linking import Linked, Linker
+from mslsq.alignment.linking import NEAR, Linked, Linker
 from mslsq.alignment.metrics import SquaredDifference
 from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.refine import refine
@@ -57,9 +57,13 @@ def _explained(curve: Curve | None) -> float:
 
 
 def link(linker: Linker, fixed: int, moving: int, initial: Tensor | None = None) -> Linked:
-    """`linker.link`, without what a gain and a bias do not explain, if that is a curve of values or light; else with
-    what it may have done in the error: of values, as they are or inverted, where the model fits and parts agree."""
-    linked = linker.link(fixed, moving, initial)
+    """`grain.link`, without what a gain and a bias do not explain."""
+    return evened(*grain.link(linker, fixed, moving, initial))
+
+
+def evened(linker: Linker, linked: Linked) -> Linked:
+    """Without what a gain and a bias do not explain, if that is a curve of values or light; else with what it may have
+    done in the error: of values, as they are or inverted, where the model fits and parts agree."""
     placed, uneven = linked.placed, linked.placed.uneven
     values = isinstance(linker.options.metric, SquaredDifference)
     if not (placed.status.ok and values) or linker.options.bends or uneven < DOUBTED:

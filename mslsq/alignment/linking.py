@@ -26,6 +26,10 @@ SHARP = 0.8
 """Correlation of the finest detail from which values are believed to say a place better than walls: maps that have
 drifted by a few pixels have less, and their residuals tell nothing of the error."""
 
+NEAR = 0.04
+"""Of the reference's longer side: how far two ways to compare maps may put the corners apart and still mean one
+place."""
+
 NEAR_WALLS = 3.0
 """Standard errors of a place found by walls, within which values must say the same."""
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.ndimage
 import torch
 
-from mslsq.alignment import align, coarser
+from mslsq.alignment import align, coarser, grain
 from mslsq.alignment.synthetic import base_raster
 
 SHIFT = np.array([-6.3, 8.6])
@@ -44,6 +44,7 @@ def placed(maps):
 
 @pytest.mark.parametrize(("change", "name"), [(dithered, "elevation"), (repeated, "gravel")])
 def test_what_stays_at_the_pixels_is_in_the_error(change, name, monkeypatch):
+    monkeypatch.setattr(grain, "WIDER", 0.0)  # which mends these very maps
     maps = [change(one) for one in views(name)]
     off, stated, reason = placed(maps)
     monkeypatch.setattr(coarser, "MOVED", math.inf)
