@@ -9,9 +9,10 @@ The place stays: of maps of two values the coarser one is often worse.
 
 from dataclasses import dataclass
 
-from mslsq.alignment.estimate import Estimate
+from mslsq.alignment.estimate import Estimate, judge, sane
 from mslsq.alignment.leads import Pair
 from mslsq.alignment.measures import corner_error
+from mslsq.alignment.refine import refine
 from mslsq.alignment.uncertainty import corner_sigma, tangent_covariance
 
 COARSER = 1, 2
@@ -25,6 +26,9 @@ half "choose")."""
 PULLED = 1.2
 """The same, from which a pair is looked at for a grain (`mslsq.alignment.grain`): some three of four plain pairs have
 less."""
+
+STEPS = 15
+"""Of a solve on a coarser level."""
 
 APART = 2.5
 """Standard errors of a coarser place, from which the two are apart: 1.9 at most of 110 pairs of nine kinds without any
@@ -55,7 +59,9 @@ AGREES = Apart()
 def coarser_place(pair: Pair, estimate: Estimate, sigma: float) -> Apart:
     """How far coarser levels put a place whose standard error is `sigma`, where that is more than errors explain.
 
-    Their places are where their solves have ended on the way to the finest, to a tenth of their standard errors.
+    Their places are where their solves have ended on the way to the finest, to a tenth of their standard errors; or
+    where one from the finest place ends, if that scores higher: of maps that were searched for, another hypothesis may
+    have led there, 150 px away.
     """
     next_one = pair.ends.get(COARSER[0])
     if next_one is None:
@@ -71,10 +77,15 @@ def coarser_place(pair: Pair, estimate: Estimate, sigma: float) -> Apart:
         there = pair.ends.get(position)
         if there is None:
             break
+        level, reference = pair.levels[position], pair.reference[position]
         away = corner_error(pair.pixels(0, there.matrix), here, *size)
+        if away > level.factor:
+            (again,) = refine([estimate], level, options.model, options.loss, pair.freedom, STEPS, "coarse")
+            ends = [each for each in (there, again.estimate) if sane(each)]
+            there = max((judge(each, level) for each in ends), key=lambda each: each.score)
+            away = corner_error(pair.pixels(0, there.matrix), here, *size)
         if not away > max(sigma, found.pixels):
             continue
-        level, reference = pair.levels[position], pair.reference[position]
         covariance = tangent_covariance(there, level, options, pair.freedom, reference=reference)
         if away > APART * corner_sigma(there, covariance, pair.frame, options.model):
             found = Apart(away, level.factor, moved)

@@ -1,13 +1,14 @@
 """The finest level against coarser ones: what stays at the pixels is a part of the stated error."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.ndimage
 import torch
 
-from mslsq.alignment import align, coarser, grain
+from mslsq.alignment import align, belief, coarser, grain
 from mslsq.alignment.synthetic import base_raster
 
 SHIFT = np.array([-6.3, 8.6])
@@ -60,3 +61,20 @@ def test_noise_alone_says_nothing(monkeypatch):
     found = placed(maps)
     monkeypatch.setattr(coarser, "MOVED", 0.0)
     assert placed(maps) == found and SAID not in found[2]
+
+
+def test_another_hypothesis_of_a_coarser_level_says_nothing(monkeypatch):
+    """What led there was left for a better place on the way: as of the ends of a search."""
+    random, asked = np.random.default_rng(0), []
+    maps = [one + 0.01 * random.standard_normal(one.shape) for one in views("brick")]
+    found = placed(maps)
+
+    def elsewhere(pair, estimate, sigma):
+        far = estimate.matrix.clone()
+        far[:2, 2] += 0.5
+        pair.ends.update(dict.fromkeys(coarser.COARSER, replace(estimate, matrix=far)))
+        asked.append(coarser.coarser_place(pair, estimate, sigma))
+        return asked[-1]
+
+    monkeypatch.setattr(belief, "coarser_place", elsewhere)
+    assert placed(maps) == found and asked == [coarser.AGREES]
