@@ -190,7 +190,8 @@ def align(
     if states[reference].ok and draft.waiting and together:
         links = place_jointly(linker, draft, starts)
     elif states[reference].ok:
-        place_by_tree(partial(light.link, linker) if metric != AUTO else Choice(linker).first, draft, starts)
+        link_of = partial(light.link, linker) if metric != AUTO else Choice(linker).first
+        place_by_tree(link_of, linker.frame, draft, starts)
     if states[reference].ok and metric == AUTO:
         place_by_edges(Choice(linker), draft, starts)
     if options.bends and states[reference].ok:

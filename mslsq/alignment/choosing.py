@@ -140,5 +140,5 @@ def place_by_edges(choice: Choice, draft: Draft, starts: Tensor | None) -> None:
     """Ask again about the maps that were left out, on all that are placed."""
     waiting = [index for index, state in enumerate(draft.states) if state in ASKED_AGAIN]
     placed = [draft.reference, *(i for i, state in enumerate(draft.states) if state == MapStatus.ALIGNED)]
-    for index, best in grow(choice.second, draft, starts, waiting, placed).items():
+    for index, best in grow(choice.second, choice.linker.frame, draft, starts, waiting, placed).items():
         draft.reasons[index] += f" By {EDGES.words}, no better: {best.reason}"

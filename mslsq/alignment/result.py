@@ -105,8 +105,8 @@ class Alignment:
     """`MapStatus` values."""
     covariance: Float[Tensor, "maps tangent tangent"]
     """Of the model's tangent components (`mslsq.alignment.models`, normalised coordinates); zero for the reference.
-    Of maps that were placed jointly, that of all their links; else, for one placed through another, of its own link
-    only."""
+    Of maps that were placed jointly, that of all their links; else, for one placed through another, of its own link and
+    of the other's place."""
     ncc: Float[Tensor, " maps"]
     """Masked correlation with the map it was placed on (`parent`), over the overlap."""
     detail: Float[Tensor, " maps"]

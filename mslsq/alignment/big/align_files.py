@@ -17,7 +17,7 @@ from mslsq.alignment.big.refining import Refining
 from mslsq.alignment.big.tiles import SIDE
 from mslsq.alignment.coordinates.placement import world_placements
 from mslsq.alignment.estimate import Estimate
-from mslsq.alignment.joint.state import adjoint, in_values
+from mslsq.alignment.joint.state import in_values
 from mslsq.alignment.kinds import RasterError
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.metrics import SquaredDifference
@@ -25,6 +25,7 @@ from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import AlignmentOptionError, Options, checked_metric
 from mslsq.alignment.prepared import prepare
 from mslsq.alignment.result import Alignment, Stage
+from mslsq.alignment.tangents import adjoint
 from mslsq.alignment.uncertainty import corner_sigma
 from mslsq.validation import integer, suggestion
 

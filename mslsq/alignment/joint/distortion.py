@@ -26,10 +26,10 @@ from numpy.polynomial.legendre import leggauss, legvander2d
 
 from mslsq.alignment.joint.cells import Scores, Table
 from mslsq.alignment.joint.dense import Dense
-from mslsq.alignment.joint.pose_graph import change
 from mslsq.alignment.joint.sandwich import are_warps, of_held, of_warps, ring_sum, sandwich, shared
 from mslsq.alignment.joint.state import State
 from mslsq.alignment.models import Frame, velocities
+from mslsq.alignment.tangents import change
 
 DEGREE = 3
 """Of the polynomials: from bends of one sign to those that change it once."""

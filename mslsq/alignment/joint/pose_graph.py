@@ -20,6 +20,7 @@ import mslsq
 from mslsq.alignment.joint.links import LEAST_TOLERANCE, TOLERANCE, Link, information
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.models import MODELS, Frame, Warp
+from mslsq.alignment.tangents import change
 
 CONFIDENCE = 0.999
 """A link whose residual is likelier to be larger than this, if it were true, is none."""
@@ -150,13 +151,6 @@ def spread_of_links(graph: Graph, poses: Warp) -> Float[np.ndarray, "maps tangen
     """The covariances of the warps as the links have them; zero for what is known, and for maps without a link."""
     problem = graph.problem(tolerant=False)
     return mslsq.covariance(problem, {"pose": poses}, "pose").numpy(force=True)
-
-
-def change(of: Frame, to: Frame) -> Float[Tensor, "3 3"]:
-    """Normalised coordinates of one frame to those of another."""
-    x, y = ((of.centre - to.centre) / to.half).tolist()
-    grow = of.half / to.half
-    return of.centre.new_tensor([[grow, 0, x], [0, grow, y], [0, 0, 1]])
 
 
 def threshold(kind: type[Warp]) -> float:

@@ -9,12 +9,13 @@ from mslsq.alignment.descent import UNFINISHED, step_matrix
 from mslsq.alignment.joint.dense import Dense, settle, weights_of
 from mslsq.alignment.joint.overlap import Overlap
 from mslsq.alignment.joint.sandwich import covariance
-from mslsq.alignment.joint.state import Coordinates, State, adjoint
+from mslsq.alignment.joint.state import Coordinates, State
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.models import MODELS
 from mslsq.alignment.mosaics import cut
 from mslsq.alignment.options import Options
 from mslsq.alignment.prepared import prepare
+from mslsq.alignment.tangents import adjoint
 
 
 def base():
