@@ -2,6 +2,7 @@
 
     python benchmarks/mosaics.py rings --half claim             # rings of 6 and 12: who is placed, how well
     python benchmarks/mosaics.py errors --half claim --runs 50  # do standard errors hold? NEES per dimension
+    python benchmarks/mosaics.py gammas --half claim --runs 14  # rings of 6 whose maps each have a gamma of their own
     python benchmarks/mosaics.py grid --size 512                # twenty maps: processor time and memory
     python benchmarks/mosaics.py added --size 256               # the twentieth map, added to the others
 
@@ -16,6 +17,7 @@ import itertools
 import resource
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -170,6 +172,41 @@ def standard_errors(arguments: argparse.Namespace) -> None:
     print_table("NEES per dimension", ("mosaics", "number", "placed", "mean", "median", "px (median)"), rows)
 
 
+def root_and_most(off: np.ndarray) -> tuple[float, float]:
+    """Root mean square and largest of those that are known."""
+    known = off[np.isfinite(off)]
+    return (float(np.sqrt(np.mean(known**2))), float(known.max())) if len(known) else (np.nan, np.nan)
+
+
+def gammas(arguments: argparse.Namespace) -> None:
+    """Every map but the first to a power of exp(-0.5) to exp(0.5) of its values in [0, 1], noise added after that."""
+    rows = []
+    names = arguments.scenes or SCENES[arguments.half]
+    for run in range(arguments.runs):
+        seed = arguments.first + run
+        mosaic = ring_of(names[run % len(names)], 6, seed, arguments.size, model=arguments.model, noise=0.0)
+        random, maps = np.random.default_rng(seed), []
+        for index, one in enumerate(mosaic.maps):
+            values = ((one - one.min()) / (one.max() - one.min())).numpy()
+            power = np.exp(random.uniform(-0.5, 0.5)) if index else 1.0
+            maps.append(torch.from_numpy(values**power + arguments.noise * random.standard_normal(values.shape)))
+        bent = replace(mosaic, maps=maps)
+        row = [names[run % len(names)], seed]
+        for together in (False, True):
+            result, seconds = timed(bent, arguments.model, together)
+            off = errors(result.transforms, bent)
+            ratio = off / result.corner_sigma[1:].numpy()
+            row += [f"{len(result.aligned) - 1} / 5", *root_and_most(off), *root_and_most(ratio), seconds]
+        rows.append(row)
+        print(*(f"{each:.4f}" if isinstance(each, float) else each for each in row), flush=True)
+    heads = ["scene", "seed"]
+    for way in ("tree", "joint"):
+        heads += [f"{way}: placed", "px rms", "px most", "px / ± rms", "px / ± most", "s"]
+    print_table("Rings of six under gammas", heads, rows)
+    tree, joint = (np.array([row[place] for row in rows]) for place in (3, 9))
+    print(f"\njoint to the tree: median {np.nanmedian(joint / tree):.2f}, largest {np.nanmax(joint / tree):.2f}")
+
+
 def twenty(size: int, noise: float) -> Mosaic:
     """Five by four maps of a mosaic of rasters."""
     step = int(0.6 * size)
@@ -214,7 +251,7 @@ def added(arguments: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("rings", "errors", "grid", "added"))
+    parser.add_argument("what", choices=("rings", "errors", "gammas", "grid", "added"))
     parser.add_argument("--half", choices=tuple(SCENES), default="claim")
     parser.add_argument("--scenes", nargs="*")
     parser.add_argument("--model", default="sim2", choices=tuple(MODELS))
@@ -228,7 +265,8 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print_machine(("torch", "numpy", "scipy"))
-    {"rings": rings, "errors": standard_errors, "grid": grid, "added": added}[arguments.what](arguments)
+    ways = {"rings": rings, "errors": standard_errors, "gammas": gammas, "grid": grid, "added": added}
+    ways[arguments.what](arguments)
     return 0
 
 

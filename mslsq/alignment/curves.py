@@ -6,6 +6,7 @@ The curve is the mean of one map's values where the other has these values, as t
 means of bins.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,9 +40,9 @@ under a gamma: of scenes of which 30 % had moved a curve explained 0.11 at most 
 class Curve:
     """Straight between nodes, per channel; beyond the first and the last one as the pieces there."""
 
-    at: Float[Tensor, "channels nodes"]
+    at: Sequence[Float[Tensor, " nodes"]]
     """Values of the map whose values are changed, rising."""
-    values: Float[Tensor, "channels nodes"]
+    values: Sequence[Float[Tensor, " nodes"]]
     """Of the other there."""
     explained: float
     """Share of the energy of the residuals of gain and bias, by values of the map."""
@@ -64,11 +65,19 @@ def curve_between(level: PairLevel, estimate: Estimate) -> Curve | None:
     of_map, of_reference = _between_bins(seen, target), _between_bins(target, seen)
     # A gamma that darkens leaves nothing in the dark of one map: the other one's curve is that which can be drawn.
     of_fixed = of_reference[2] > of_map[2]
-    at, values, _ = of_reference if of_fixed else of_map
-    nodes = min(len(each) for each in at)
-    if nodes < 3 or any(len(each) != nodes for each in at):
+    return _through_means(*(of_reference if of_fixed else of_map)[:2], explained, of_fixed)
+
+
+def curve_of(seen: Float[Tensor, "n channels"], target: Float[Tensor, "n channels"]) -> Curve | None:
+    """The target's values by those seen there; None where there are too few samples for one."""
+    if len(seen) < BINS**2:
         return None
-    return Curve(torch.stack(at), torch.stack(values), explained, of_fixed)
+    return _through_means(*_between_bins(seen, target))
+
+
+def _through_means(at: list[Tensor], values: list[Tensor], explained: float, of_fixed: bool = False) -> Curve | None:
+    """A curve, if there are enough nodes in every channel."""
+    return Curve(at, values, explained, of_fixed) if min(len(each) for each in at) >= 3 else None
 
 
 def is_curved(level: PairLevel, estimate: Estimate, curve: Curve | None) -> bool:

@@ -51,6 +51,10 @@ class Prepared:
         """The negative of the map."""
         return Prepared(-self.values, self.mask, (-self.mean, self.spread))
 
+    def changed(self, gain: float, bias: float) -> "Prepared":
+        """gain · map + bias."""
+        return Prepared(gain * self.values + bias, self.mask, (gain * self.mean + bias, abs(gain) * self.spread))
+
     def pyramid(
         self, levels: int, mean: float, spread: float, prefilter: float, metric: Metric = METRICS["squared"]
     ) -> list[Level]:

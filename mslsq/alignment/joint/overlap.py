@@ -15,10 +15,11 @@ from torch import Tensor
 
 from mslsq.alignment import passes
 from mslsq.alignment.curvature import Seen, samples
+from mslsq.alignment.curves import curve_between, is_curved
 from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.evenness import slow_part, unevenness
-from mslsq.alignment.light import is_lit
+from mslsq.alignment.light import DOUBTED, is_lit
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.models import MODELS, Warp
 from mslsq.alignment.objective import LOSSES
@@ -43,6 +44,10 @@ class Overlap:
     loss: str | None
     lit: bool = False
     """Do residuals vary slowly, as light does? Then they are without the local means that they had."""
+    uneven: float = 0.0
+    """Share of the residuals' energy that varies slowly."""
+    curved: bool = False
+    """Does a curve of values explain a part of them?"""
 
     @staticmethod
     def of(linker: Linker, fixed: int, moving: int, at: Between, reference: int) -> "Overlap":
@@ -55,14 +60,29 @@ class Overlap:
         level, probe = (PairLevel.of(one, other, linker.frame(fixed), 0, most=height * width) for _ in range(2))
         estimate = Estimate(torch.from_numpy(at.matrix), torch.from_numpy(at.value), "joint")
         valid = probe.look(estimate.matrix)[1]  # what the probe keeps of the look goes with it
-        lit = is_lit(probe, estimate, unevenness(probe, estimate))
+        uneven = unevenness(probe, estimate)
+        lit = is_lit(probe, estimate, uneven)
+        curved = not lit and uneven >= DOUBTED and is_curved(probe, estimate, curve_between(probe, estimate))
         if lit:
             planes = level.planes + slow_part(probe, estimate)
             level, probe = replace(level, planes=planes, _last={}), replace(probe, planes=planes)
         sigma = spread_at(estimate, probe)[0]
         loss = options.loss if options.loss and heavy_tails(estimate, probe) else None
         freedom = np.array(options.freedom, float)
-        return Overlap(fixed, moving, level, one.coefficients, MODELS[options.model], freedom, valid, sigma, loss, lit)
+        return Overlap(
+            fixed,
+            moving,
+            level,
+            one.coefficients,
+            MODELS[options.model],
+            freedom,
+            valid,
+            sigma,
+            loss,
+            lit,
+            uneven,
+            curved,
+        )
 
     @property
     def count(self) -> int:

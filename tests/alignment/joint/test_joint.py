@@ -8,7 +8,7 @@ import torch
 import mslsq
 from mslsq.alignment import AlignmentOptionError, MapStatus, align, synthetic
 from mslsq.alignment.descent import Descent
-from mslsq.alignment.joint import LinkStatus, placing
+from mslsq.alignment.joint import LinkStatus, settling
 from mslsq.alignment.joint.state import State
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.models import MODELS, Frame
@@ -120,7 +120,7 @@ def test_where_the_solve_of_all_maps_fails_links_place_them(mosaic, together, st
     def failing(dense, state, max_steps):
         return Descent(State(np.full_like(state.warps, 7.0), state.values + 3), status, [1.0], dense.system(state))
 
-    monkeypatch.setattr(placing, "settle", failing)
+    monkeypatch.setattr(settling, "settle", failing)
     result = align(mosaic.maps)
     assert result.aligned == list(range(6))
     assert max(errors(result, mosaic)) < 0.3
@@ -139,12 +139,26 @@ def test_where_the_solve_of_all_maps_fails_what_no_loop_holds_is_left_out(mosaic
 
     chain = mosaic.maps[:3]
     assert align(chain).aligned == [0, 1, 2]
-    monkeypatch.setattr(placing, "settle", failing)
+    monkeypatch.setattr(settling, "settle", failing)
     result = align(chain)
     ends = {link.pair for link in result.links if link.status == LinkStatus.USED}
     assert ends == {(0, 1), (1, 2)} and result.aligned == [0]
     assert [result.status[i] for i in (1, 2)] == [MapStatus.NOT_CONVERGED] * 2
     assert all("no loop" in result.reasons[i] for i in (1, 2)) and bool(result.transforms[1:].isnan().all())
+
+
+def test_under_gammas_maps_are_placed_along_curves_of_values(mosaic, monkeypatch):
+    """Each map but the first has a power of its own, which a gain and a bias leave a part of."""
+    random, bent = np.random.default_rng(0), []
+    for one, power in zip(mosaic.maps, (1.0, 0.7, 1.4, 1.2, 0.65, 1.5), strict=True):
+        values = ((one - one.min()) / (one.max() - one.min())).numpy() ** power
+        bent.append(torch.from_numpy(values + 0.005 * random.standard_normal(values.shape)))
+    found = align(bent)
+    off = np.array(errors(found, mosaic))
+    assert all("along curves" in found.reasons[i] for i in range(1, 6))
+    assert (off < 2.5 * found.corner_sigma[1:].numpy()).all()
+    monkeypatch.setattr(settling.Settling, "along_curves", lambda *_: None)
+    assert np.sqrt(np.mean(off**2)) < 0.5 * np.sqrt(np.mean(np.array(errors(align(bent), mosaic)) ** 2))
 
 
 def test_joint_is_true_false_or_auto(mosaic):
