@@ -210,11 +210,11 @@ def _name_fields(draft: Draft, prepared: Sequence[Prepared | None]) -> None:
     are apart, in pixels of the reference."""
     placed, ways = [index for index, state in enumerate(draft.states) if state == MapStatus.ALIGNED], {}
     for index in {*placed, draft.reference}:
-        raster, warp = prepared[index], draft.entries["transforms"][index][:2, :2]
-        if raster is not None:
-            scale = float(warp.norm()) / math.sqrt(2)  # pixels of the map to one of the reference
-            ways[index] = fields_apart(raster.values, raster.mask) / scale
-    for index in placed:
+        raster = prepared[index]
+        if raster is not None and (way := fields_apart(raster.values, raster.mask)) > 0.0:
+            warp = draft.entries["transforms"][index][:2, :2]
+            ways[index] = way * math.sqrt(2) / float(warp.norm())  # pixels of the map to those of the reference
+    for index in placed if ways else ():
         under = int(draft.entries["parent"][index])
         one = max((index, draft.reference, under), key=lambda k: ways.get(k, 0.0))
         way, sigma = ways.get(one, 0.0), float(draft.entries["corner_sigma"][index])

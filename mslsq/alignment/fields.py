@@ -5,9 +5,15 @@ small error that all its pixels give it. Whether what lies between two rows of a
 rows tell to first order; where it is not, the cross-correlation of the fields tells how far they are apart.
 """
 
+import math
+
 import numpy as np
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from mslsq.kernels import Kernel, may_read
+
+_ROWS_ASIDE = Kernel("rows_aside", "nnnT?nd")
 
 ALTERNATES = 1.2
 """Squared differences of rows that are neighbours, over those of rows two apart: 0.4 in plain maps, 1 in noise alone,
@@ -34,30 +40,43 @@ LEAST = 0.25
 
 def fields_apart(values: Float[Tensor, "channels height width"], known: Bool[Tensor, "height width"]) -> float:
     """How far the two fields of a map are apart, in pixels; 0 where its rows do not alternate."""
-    raster, mask = values.numpy(), known.numpy()
-    return _apart(raster, mask) if _alternates(raster, mask) else 0.0
+    return _apart(values.numpy(), known.numpy()) if _alternates(values, known) else 0.0
 
 
-def _alternates(raster: np.ndarray, mask: np.ndarray) -> bool:
+def _alternates(values: Float[Tensor, "channels height width"], known: Bool[Tensor, "height width"]) -> bool:
     """Is every second row not what the rows around it make of it?"""
-    rows = np.arange(0, mask.shape[0] - 2, max(1, mask.shape[0] // ROWS))
-    seen = (mask[rows] & mask[rows + 1] & mask[rows + 2])[:, 1:-1]
-    if np.count_nonzero(seen) < FEWEST:
+    aside, down, across, both, across_aside, down_aside, count = _sums(values, known)
+    if count < FEWEST:
         return False
+    if aside + down > ALTERNATES * 4 * down:  # the mean over both neighbours
+        return True
+    volume = across * down - both * both
+    if not volume > 1e-9 * across * down:
+        return False
+    way = (down * across_aside - both * down_aside) / volume, (across * down_aside - both * across_aside) / volume
+    return math.hypot(*way) > ASIDE
+
+
+def _sums(values: Float[Tensor, "channels height width"], known: Bool[Tensor, "height width"]) -> list[float]:
+    """Over some rows and the two below each, of how far the one between is aside of their mean, half of what they
+    differ by, and half a difference along their mean: aside², down², across², across · down, across · aside, down ·
+    aside, and how many samples were known."""
+    height = known.shape[0]
+    every = max(1, height // ROWS)
+    if may_read(values, known):
+        sums = np.empty(7)
+        _ROWS_ASIDE(*values.shape, values.contiguous(), known.contiguous(), every, sums)
+        return sums.tolist()
+    raster, mask, rows = values.numpy(), known.numpy(), np.arange(0, height - 2, every)
+    seen = (mask[rows] & mask[rows + 1] & mask[rows + 2])[:, 1:-1]
     signs = np.where(rows % 2 == 0, 1.0, -1.0)[:, None]
     first, between, second = (raster[:, rows + k] for k in range(3))
     around, half = 0.5 * (first + second), 0.5 * signs * (second - first)
-    chosen = slice(None) if seen.all() else seen
-    down = half[..., 1:-1][:, chosen].ravel()
-    across = (0.5 * signs * (around[..., 2:] - around[..., :-2]))[:, chosen].ravel()
-    aside = (between - around)[..., 1:-1][:, chosen].ravel()
-    near = np.square(aside).sum() + down @ down  # mean of both neighbours
-    if near > ALTERNATES * 4 * (down @ down):
-        return True
-    products = np.array([[across @ across, across @ down], [across @ down, down @ down]])
-    if not np.linalg.det(products) > 1e-9 * products[0, 0] * products[1, 1]:
-        return False
-    return bool(np.hypot(*np.linalg.solve(products, [across @ aside, down @ aside])) > ASIDE)
+    aside = (between - around)[..., 1:-1][:, seen].ravel()
+    down = half[..., 1:-1][:, seen].ravel()
+    across = (0.5 * signs * (around[..., 2:] - around[..., :-2]))[:, seen].ravel()
+    products = [(aside, aside), (down, down), (across, across), (across, down), (across, aside), (down, aside)]
+    return [*(float(one @ other) for one, other in products), float(np.count_nonzero(seen))]
 
 
 def _apart(raster: np.ndarray, mask: np.ndarray) -> float:

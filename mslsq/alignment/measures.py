@@ -27,10 +27,8 @@ def masked_ncc(
     1.0
     """
     tiny = torch.finfo(a.dtype).tiny
-    if a.ndim == 2 and a.dtype == b.dtype and may_read(a, b, mask):
-        sums = torch.empty(3, dtype=torch.float64, device="cpu")
-        _DEVIATIONS(*a.shape, a.contiguous(), b.contiguous(), mask.contiguous(), sums)
-        return a.new_tensor(_correlation(sums.tolist(), tiny))
+    if _may_be_summed(a, b, mask):
+        return a.new_tensor(ncc_of(a, b, mask))
     weight = mask[..., None, :].to(a.dtype)
     count = weight.sum(-1, keepdim=True).clamp(min=1.0)
     a, b = torch.where(weight > 0, a, torch.zeros_like(a)), torch.where(weight > 0, b, torch.zeros_like(b))
@@ -39,6 +37,19 @@ def masked_ncc(
     energy = (a * a).sum((-2, -1)) * (b * b).sum((-2, -1))
     product = (a * b).sum((-2, -1))
     return torch.where(energy > tiny, product / energy.clamp(min=tiny).sqrt(), torch.zeros_like(product))
+
+
+def _may_be_summed(a: Tensor, b: Tensor, mask: Tensor) -> bool:
+    return a.ndim == 2 and a.dtype == b.dtype and may_read(a, b, mask)
+
+
+def ncc_of(a: Float[Tensor, "channels n"], b: Float[Tensor, "channels n"], mask: Bool[Tensor, " n"]) -> float:
+    """`masked_ncc` as a number."""
+    if not _may_be_summed(a, b, mask):
+        return float(masked_ncc(a, b, mask))
+    sums = np.empty(3)
+    _DEVIATIONS(*a.shape, a.contiguous(), b.contiguous(), mask.contiguous(), sums)
+    return _correlation(sums.tolist(), torch.finfo(a.dtype).tiny)
 
 
 def _correlation(sums: list[float], tiny: float) -> float:

@@ -277,10 +277,12 @@ class Frame:
 
     def __init__(self, height: int, width: int, like: Tensor):
         x, y = (width - 1) / 2, (height - 1) / 2
-        self.centre = like.new_tensor([x, y])
+        self.middle = x, y
+        self.centre = like.new_tensor(self.middle)
         self.half = max(height - 1, width - 1, 1) / 2
         self._to_pixels = like.new_tensor([[self.half, 0, x], [0, self.half, y], [0, 0, 1]])
         self._from_pixels = like.new_tensor([[1, 0, -x], [0, 1, -y], [0, 0, self.half]]) / self.half
+        self._of_levels: dict[int, Tensor] = {}
 
     def normalise(self, pixels: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n 2"]:
         """Pixels (x, y) of level 0 in normalised coordinates."""
@@ -291,8 +293,12 @@ class Frame:
         with this factor."""
         pixel = self._to_pixels @ matrix @ self._from_pixels
         pixel = pixel / pixel[..., 2:, 2:]
-        along = [1, 1, 1 / factor]
-        return pixel if factor == 1 else pixel * pixel.new_tensor([along, along, [factor, factor, 1]])
+        if factor == 1:
+            return pixel
+        if factor not in self._of_levels:
+            along = [1, 1, 1 / factor]
+            self._of_levels[factor] = pixel.new_tensor([along, along, [factor, factor, 1]])
+        return pixel * self._of_levels[factor]
 
     def from_pixels(self, matrix: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3 3"]:
         """The inverse of `to_pixels`."""

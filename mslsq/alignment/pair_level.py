@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mslsq.alignment import passes
 from mslsq.alignment.grids import inside, pixel_grid
-from mslsq.alignment.measures import centroid, masked_ncc, ncc_and_detail, project, share_of
+from mslsq.alignment.measures import centroid, ncc_and_detail, ncc_of, project, share_of
 from mslsq.alignment.models import Frame
 from mslsq.alignment.noise import NONE, Noise
 from mslsq.alignment.pyramid import Level
@@ -55,6 +55,8 @@ class PairLevel:
     """Of the reference's values."""
     corner: tuple[float, float] = (0.0, 0.0)
     """The pixel (x, y) of the first sample: another than the first of a tile."""
+    count: int | None = None
+    """How many samples are known, if that is."""
     _last: dict[str, list[tuple[Tensor, Any]]] = field(default_factory=dict)
 
     @staticmethod
@@ -77,8 +79,10 @@ class PairLevel:
             planes=target.reshape(target.shape[0], -1).contiguous(),
             known=reference.mask[::stride, ::stride].reshape(-1),
             moving=moving,
-            to_level=torch.cat([frame.centre.new_tensor([frame.half]), frame.centre - frame.centre.new_tensor(origin)])
-            / moving.factor,
+            to_level=frame.centre.new_tensor(
+                [frame.half / moving.factor]
+                + [(middle - first) / moving.factor for middle, first in zip(frame.middle, origin, strict=True)]
+            ),
             size=reference.size,
             grid=(target.shape[-2], target.shape[-1]),
             stride=stride,
@@ -87,6 +91,7 @@ class PairLevel:
             index=index,
             noise=reference.noise,
             corner=corner,
+            count=reference.valid_pixels if stride == 1 else None,
         )
 
     @cached_property
@@ -103,11 +108,17 @@ class PairLevel:
     @cached_property
     def geometry(self) -> Float[Tensor, "6"]:
         """Where the samples are, for `passes`: the first one's normalised coordinates, their step, and `to_level`."""
-        x, y = self.frame.normalise(self.frame.centre.new_tensor(self.corner)).tolist()
-        step = self.stride * self.factor / self.frame.half
-        return torch.tensor([x, y, step, *self.to_level.tolist()], dtype=torch.float64, device="cpu")
+        numbers = [*self._places, *self.to_level.tolist()]
+        return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
     @cached_property
+    def _places(self) -> tuple[float, float, float]:
+        """The first sample's normalised coordinates, and their step."""
+        half = self.frame.half
+        x, y = ((first - middle) / half for first, middle in zip(self.corner, self.frame.middle, strict=True))
+        return x, y, self.stride * self.factor / half
+
+    @property
     def thinned(self) -> "PairLevel":
         """Every second sample in both directions, where the prefilter has left hardly more than these tell; else the
         level itself.
@@ -116,12 +127,15 @@ class PairLevel:
         half a turn per sample, along rows, columns or both. Behind a Gaussian of s samples both factors fall off as
         exp(-s²k²/2), so that at most exp(-s²π²/4) of an amplitude is left there: 0.085 of 1 px, 1.5 % of a variance.
         """
-        if self.noise.square < self.stride**2 or self.known.numel() < THINNED:
-            return self
+        # A level that kept itself would be freed by the collector of cycles alone.
+        return self if self.noise.square < self.stride**2 or self.known.numel() < THINNED else self._thinned
+
+    @cached_property
+    def _thinned(self) -> "PairLevel":
         planes = self.planes.reshape(-1, *self.grid)[:, ::2, ::2]
         grid = planes.shape[1], planes.shape[2]
         planes, known = planes.reshape(len(planes), -1).contiguous(), self.thin(self.known)
-        return replace(self, planes=planes, known=known, grid=grid, stride=2 * self.stride, _last={})
+        return replace(self, planes=planes, known=known, grid=grid, stride=2 * self.stride, count=None, _last={})
 
     def thin(self, of_samples: Bool[Tensor, " n"]) -> Bool[Tensor, " fewer"]:
         """What is known of every sample, for every second one in both directions."""
@@ -178,7 +192,7 @@ class PairLevel:
     def overlapping(self, matrix: Float[Tensor, "3 3"]) -> dict[str, float]:
         """Correlation and overlap of a warp."""
         sampled, valid = self.look(matrix)
-        return {"ncc": float(masked_ncc(sampled.T, self.planes, valid)), "overlap": self.share(valid, matrix)}
+        return {"ncc": ncc_of(sampled.T, self.planes, valid), "overlap": self.share(valid, matrix)}
 
     def kept(self, name: str, matrix: Float[Tensor, "3 3"], make: Callable[[Tensor], Answer]) -> Answer:
         """What `make` says of a warp. The last answers of this name are kept: an estimate is judged where a solve has
@@ -209,7 +223,7 @@ class PairLevel:
         count, rows, columns = centroid(valid.reshape(self.grid))
         if count == 0:
             return 0.0
-        x, y, step = self.geometry[:3].tolist()
+        x, y, step = self._places
         middle = x + step * columns / count, y + step * rows / count
         per_sample = self.size[0] * self.size[1] / self.known.numel()
         factors = (self.moving.factor / self.factor) ** 2
@@ -218,7 +232,7 @@ class PairLevel:
     @cached_property
     def _data(self) -> tuple[int, int]:
         """Samples of the reference on data, pixels of the map on data."""
-        return int(self.known.count_nonzero()), int(self.moving.mask.count_nonzero())
+        return int(self.known.count_nonzero()) if self.count is None else self.count, self.moving.valid_pixels
 
 
 def correlations(

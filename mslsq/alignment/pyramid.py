@@ -24,11 +24,16 @@ _FILL_SOME = Kernel("fill_some", "nnnT?nTd?T")
 
 _SETTLE = Kernel("settle", "nnn?nnTndnTT?l")
 
+_PYRAMID = Kernel("pyramid", "nnnT?nnTnTnTndT?l")
+
 _LEAST_SHARE = torch.tensor(0.02, dtype=torch.float64, device="cpu")
 """Of a kernel on data, for a hole to be filled by it."""
 
 FILLING = 1.0, 3.0, 9.0
 """Widths of the Gaussians that holes are filled by, one after the other."""
+
+HALVING = 1.0
+"""Pixels: of the blur before a level is halved."""
 
 PREFILTER_SIGMA = 1.0
 """Pixels. Blurring both maps alike before anything else: median error 0.0315 → 0.0036 px on random shifts, because
@@ -54,6 +59,8 @@ class Level:
     factor: int
     noise: Noise = NONE
     """Of the values that were given; none is known of what a metric makes of them."""
+    count: int | None = None
+    """How many pixels are valid, if that is known; `valid_pixels` counts them."""
     kept: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What has been made of it, by name."""
 
@@ -62,14 +69,19 @@ class Level:
         """Of the spline through the raster. A map that others are placed on needs none."""
         return spline_coefficients(self.raster)
 
-    @property
+    @cached_property
+    def valid_pixels(self) -> int:
+        """How many pixels are valid."""
+        return int(self.mask.count_nonzero()) if self.count is None else self.count
+
+    @cached_property
     def size(self) -> tuple[int, int]:
         """Height and width."""
         return self.raster.shape[-2], self.raster.shape[-1]
 
     def with_raster(self, raster: Float[Tensor, "channels height width"]) -> "Level":
         """The same mask and factor with other values."""
-        return Level(raster, self.mask, self.factor)
+        return Level(raster, self.mask, self.factor, count=self.count)
 
 
 def gaussian_kernel(sigma: float, like: Tensor) -> Float[Tensor, " taps"]:
@@ -198,12 +210,12 @@ def settled(
     to trust: the strictest share of `SUPPORT` that keeps 60 % of the data."""
     if may_read(smooth, share, mask) and smooth.dtype in (torch.float32, torch.float64):
         half, valid = half_gaussian(FILLING[0], smooth.dtype), torch.empty(share.shape, dtype=torch.bool, device="cpu")
-        holes = np.empty(1, dtype=np.int64)
+        counts = np.empty(2, dtype=np.int64)
         _SETTLE(
             *smooth.shape, mask.contiguous(), mask.shape[1], every, share, len(SUPPORT), _SHARES, half.shape[0] - 1,
-            half, smooth, valid, holes,
+            half, smooth, valid, counts,
         )  # fmt: skip
-        return smooth if holes[0] == 0 else fill(smooth, share > HOLLOW), valid
+        return smooth if counts[0] == 0 else fill(smooth, share > HOLLOW), valid
     data = int(mask[::every, ::every].count_nonzero())
     for threshold in SUPPORT:
         valid = share > threshold
@@ -220,6 +232,37 @@ def _blurred_first(
     return torch.where(mask, raster, torch.zeros_like(raster)), mask.to(raster.dtype)
 
 
+def _built(
+    raster: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"], levels: int, prefilter: float
+) -> list[Level]:
+    """The levels of `build` by one call of a kernel, where one thread makes them all: up to the first with holes that
+    wider kernels must fill."""
+    readable = may_read(raster, mask) and raster.dtype in (torch.float32, torch.float64)
+    if not readable or prefilter <= 0 or torch.get_num_threads() > 1:
+        return []
+    sizes = [tuple(mask.shape)]
+    while len(sizes) < levels:
+        sizes.append(tuple((side + 1) // 2 for side in sizes[-1]))
+    channels, pixels = len(raster), [rows * columns for rows, columns in sizes]
+    values = raster.new_empty(channels * sum(pixels))
+    valid = torch.empty(sum(pixels), dtype=torch.bool, device="cpu")
+    counts = np.empty(levels + 1, dtype=np.int64)
+    kernels = [half_gaussian(sigma, raster.dtype) for sigma in (prefilter, HALVING, FILLING[0])]
+    _PYRAMID(
+        *raster.shape, raster.contiguous(), mask.contiguous(), levels,
+        *(part for kernel in kernels for part in (kernel.shape[0] - 1, kernel)), len(SUPPORT), _SHARES, values, valid,
+        counts,
+    )  # fmt: skip
+    *known, done = counts.tolist()
+    rasters, masks = values.split([channels * count for count in pixels]), valid.split(pixels)
+    out: list[Level] = []
+    for index in range(done):
+        smooth, settled_mask = rasters[index].view(channels, *sizes[index]), masks[index].view(sizes[index])
+        noise = out[-1].noise.halved() if out else measured(smooth, settled_mask, prefilter)
+        out.append(Level(smooth, settled_mask, 2**index, noise, known[index]))
+    return out
+
+
 def build(
     raster: Float[Tensor, "channels height width"],
     mask: Bool[Tensor, "height width"],
@@ -233,13 +276,14 @@ def build(
     >>> [level.size for level in build(torch.rand(1, 100, 65), torch.ones(100, 65, dtype=torch.bool), 3)]
     [(100, 65), (50, 33), (25, 17)]
     """
-    out: list[Level] = []
-    noise = NONE
-    for index in range(levels):
+    out = _built(raster, mask, levels, prefilter)
+    noise = out[-1].noise if out else NONE
+    mask = out[-1].mask if out else mask
+    for index in range(len(out), levels):
         if index == 0:
             smooth, share = _blurred_first(raster, mask, prefilter)
         else:
-            smooth, share = masked_blur(out[-1].raster, mask, 1.0, every=2)
+            smooth, share = masked_blur(out[-1].raster, mask, HALVING, every=2)
             noise = out[-1].noise.halved()
         smooth, mask = settled(smooth, share, mask, every=min(index, 1) + 1)
         if index == 0:

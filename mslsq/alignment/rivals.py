@@ -95,13 +95,13 @@ def turned(
     """How far a placement stands out from the same map at other rotations, wherever it fits best there."""
     square, middle = _square_around(moving, matrix, reference, LARGEST * max(*reference.size, *moving.size))
 
-    def scored(turns: Sequence[float]) -> Float[Tensor, "turns rows columns"]:
+    def scored(turns: Sequence[float]) -> Tensor:
         about = [similarity_about(middle, middle, math.radians(turn), 1.0, matrix) for turn in turns]
         lying = [_laid(moving, matrix @ turn, square) for turn in about]
         images = torch.stack([whitened(Level(values.float(), known, moving.factor)) for values, known in lying])
         return shift_scores(reference, images, torch.stack([known for _, known in lying]).to(images.dtype), min_overlap)
 
-    def best(scores: Float[Tensor, "turns rows columns"], turns: Sequence[float]) -> tuple[float, float, int, int]:
+    def best(scores: Tensor, turns: Sequence[float]) -> tuple[float, float, int, int]:
         most = int(scores.amax((-2, -1)).argmax())
         row, column = divmod(int(scores[most].argmax()), scores.shape[-1])
         return float(scores[most, row, column]), turns[most], row, column

@@ -13,6 +13,7 @@ from mslsq.alignment import (
     estimate,
     evenness,
     evidence,
+    fields,
     measures,
     models,
     noise,
@@ -32,7 +33,7 @@ from tests.alignment.test_passes import pair_level, scenery, warp_of
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs the compiled kernels")
 
-MODULES = estimate, evenness, evidence, measures, noise, prepared, pyramid, rivals, shifts, spread, twice
+MODULES = estimate, evenness, evidence, fields, measures, noise, prepared, pyramid, rivals, shifts, spread, twice
 
 
 @pytest.fixture
@@ -97,6 +98,44 @@ def test_the_noise_of_a_raster(shape, holes, both):
     mask = torch.rand(shape[1:], generator=torch.Generator().manual_seed(3)) >= holes
     found, expected = both(lambda: noise.measured(raster, mask, 1.0))
     assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 61), (3, 25, 30), (1, 2, 9)])
+@pytest.mark.parametrize("holes", [0.0, 0.2, 1.0])
+def test_rows_beside_the_rows_around_them(shape, holes, both):
+    raster = scenery(*shape)
+    mask = torch.rand(shape[1:], generator=torch.Generator().manual_seed(3)) >= holes
+    found, expected = both(lambda: fields._sums(raster, mask))
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 96, 131), (2, 64, 50)])
+@pytest.mark.parametrize("holes", ["none", "few", "many", "all but a strip"])
+def test_a_pyramid_made_at_once_is_that_of_its_levels(shape, holes, dtype, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    raster, some = scenery(*shape).to(dtype), torch.rand(shape[1:], generator=torch.Generator().manual_seed(3))
+    mask = some >= {"none": 0.0, "few": 0.01, "many": 0.7, "all but a strip": 0.0}[holes]
+    if holes == "all but a strip":
+        mask[20:], raster[:, 20:] = False, float("nan")
+    found = pyramid.build(raster, mask, 3, 1.0)
+    if holes == "none":  # of the smaller one the coarsest level is mostly border
+        assert len(pyramid._built(raster, mask, 3, 1.0)) == (3 if shape[1] == 96 else 2)
+    monkeypatch.setattr(pyramid, "_built", lambda *_: [])
+    for level, expected in zip(found, pyramid.build(raster, mask, 3, 1.0), strict=True):
+        assert torch.equal(level.mask, expected.mask) and level.noise == expected.noise
+        assert level.valid_pixels == expected.valid_pixels == int(level.mask.sum()) and level.factor == expected.factor
+        assert torch.equal(level.raster, expected.raster)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(2, 37, 64), (1, 40, 51)])
+def test_every_few_pixels_of_a_masked_blur_are_those_of_all(shape, every, both):
+    raster = scenery(*shape)
+    mask = torch.rand(shape[1:], generator=torch.Generator().manual_seed(3)) >= 0.1
+    mask[:, :3], mask[30:] = False, True  # rows that are alike, and full ones
+    found, expected = both(lambda: pyramid.masked_blur(raster, mask, 1.6, every))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("holes", [0.0, 0.002, 0.3, 0.9, 1.0])
@@ -225,11 +264,12 @@ def test_where_a_placement_would_fit_as_well(seed, both):
 
 
 @pytest.mark.parametrize("broken", [[], [(0, 3, 4)], [(1, 0, 0), (0, 5, 6)]])
-def test_what_is_known_of_a_map_before_it_is_used(broken, both):
+@pytest.mark.parametrize("masked", [0.1, 0.0])
+def test_what_is_known_of_a_map_before_it_is_used(broken, masked, both):
     values = 1e4 + scenery(2, 20, 31)
     for k, place in enumerate(broken):
         values[place] = float("nan") if k else float("inf")
-    mask = torch.rand(20, 31, generator=torch.Generator().manual_seed(3)) > 0.1
+    mask = torch.rand(20, 31, generator=torch.Generator().manual_seed(3)) >= masked
     found, expected = both(lambda: (lambda known: (prepared._survey(values, known), known))(mask.clone()))
     assert torch.equal(found[1], expected[1])
     assert found[0] == pytest.approx(expected[0], rel=1e-12)

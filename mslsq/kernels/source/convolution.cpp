@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "export.h"
@@ -47,6 +48,14 @@ inline void weighted_sum(At at, const T* kernel, i64 reach, i64 length, T* to) {
         for (i64 t = 1; t <= reach; t++) sum += (at(-t)[i] + at(t)[i]) * kernel[t];
         to[i] = sum;
     }
+}
+
+// What `copy_n` makes of so few numbers takes as long as to compute them.
+template <class T>
+inline void copied(const T* from, i64 count, T* to) {
+    i64 i = 0;
+    for (; i + TILE <= count; i += TILE) store(to + i, load(from + i));
+    for (; i < count; i++) to[i] = from[i];
 }
 
 template <class T>
@@ -146,50 +155,78 @@ class MaskedBlur {
     const i64 height, width, reach, every;
     const T* kernel;
     const bool* mask;
-    std::vector<T> line, blurred, weight, full;
+    std::vector<T> line;
+    std::unique_ptr<T[]> blurred, weight;  // of a strip
+    std::vector<i64> like;  // of its rows: the one whose weights they have
     const std::vector<T> nothing;
     std::vector<const T*> rows;  // of -reach to height + reach
     const T least = T(1e-6);
 
     i64 columns() const { return (width + every - 1) / every; }
 
-    // The rows low to high of a plane, blurred along themselves; value(y, x) of what is data.
+    // Numbers of `line` that lie `every` apart: those of one remainder beside each other, `length` for each.
+    i64 length() const { return (width + 2 * reach) / every + 1; }
+    T* place(i64 k) { return &line[k % every * length() + k / every]; }
+
+    // A row into `line`, behind `reach` zeros; `step` is `every`, known to the compiler where that is 1 or 2.
+    template <class Step, class Value>
+    void lay(i64 y, bool all, Step step, Value value) {
+        const bool* known = mask + y * width;
+        for (i64 first = 0; first < step; first++) {
+            T* to = place(reach + first);
+            if (all)
+                for (i64 x = first; x < width; x += step) *to++ = value(y, x);
+            else
+                for (i64 x = first; x < width; x += step) {
+                    const T number = value(y, x);  // whether it is known or not: a choice without a jump
+                    *to++ = known[x] ? number : T(0);
+                }
+        }
+    }
+
+    // The rows low to high of a plane, blurred along themselves, every `every`-th column; value(y, x) of what is data.
     template <class Value>
     void blur_rows(i64 low, i64 high, bool shares, Value value) {
+        const i64 wide = columns();
         for (i64 y = low; y < high; y++) {
-            T* to = &blurred[(y - low) * width];
+            T* to = &blurred[(y - low) * wide];
             const T*& row = rows[y + reach];
             row = to;
             const bool* known = mask + y * width;
-            const bool all = shares && !std::memchr(known, 0, width);
-            if (all && !full.empty()) {
-                row = full.data();
+            if (shares && y > low && !std::memcmp(known, known - width, width)) {
+                row = rows[y - 1 + reach];
                 continue;
             }
-            for (i64 x = 0; x < width; x++) line[reach + x] = known[x] ? value(y, x) : T(0);
-            along_a_row(&line[reach], kernel, reach, width, to);
-            if (all) full.assign(to, to + width);
+            const bool all = !std::memchr(known, 0, width);
+            if (every == 1)
+                lay(y, all, std::integral_constant<i64, 1>(), value);
+            else if (every == 2)
+                lay(y, all, std::integral_constant<i64, 2>(), value);
+            else
+                lay(y, all, every, value);
+            weighted_sum<T>([this](i64 t) { return place(reach + t); }, kernel, reach, wide, to);
         }
     }
 
 public:
     MaskedBlur(i64 height, i64 width, const bool* mask, const T* kernel, i64 reach, i64 every)
         : height(height), width(width), reach(reach), every(every), kernel(kernel), mask(mask),
-          line(width + 2 * reach, T(0)), nothing(width, T(0)), rows(height + 2 * reach, nothing.data()) {}
+          line(every * length(), T(0)), nothing(width, T(0)), rows(height + 2 * reach, nothing.data()) {}
 
     // Of rows first to last of the blurred planes, strip by strip: share(place, have, numbers) is called with blur(m) and then
     // smooth(plane, place, have, numbers) with blur(I·m) / blur(m), plane by plane; `place` counts from the row `first`, and
     // lies in a strip of which `begins(place)` has told.
     template <class Plane, class Begins, class Share, class Smooth>
     void strips(i64 count, Plane plane_of, i64 first, i64 last, Begins begins, Share share, Smooth smooth) {
-        const i64 tall = std::max(i64(16), NEAR / width - 2 * reach) / every, wide = columns();
+        const i64 tall = std::max(i64(24), NEAR / width - 2 * reach) / every, wide = columns();
+        const i64 parts = std::max(i64(1), (last - first + tall - 1) / tall), most = (last - first + parts - 1) / parts;
         T quotients[STRIP];
-        for (i64 begin = first; begin < last; begin += tall) {
-            const i64 end = std::min(last, begin + tall);
+        like.resize(most);
+        blurred.reset(new T[std::min(height, most * every + 2 * reach) * wide]), weight.reset(new T[most * wide]);
+        for (i64 begin = first; begin < last; begin += most) {
+            const i64 end = std::min(last, begin + most);
             const i64 low = std::max(i64(0), begin * every - reach);
             const i64 high = std::min(height, (end - 1) * every + reach + 1);
-            blurred.resize((high - low) * width);
-            weight.resize((end - begin) * wide);
             begins((begin - first) * wide, (end - begin) * wide);
             for (i64 plane = -1; plane < count; plane++) {
                 const auto from = plane_of(plane < 0 ? 0 : plane);
@@ -197,22 +234,23 @@ public:
                     blur_rows(low, high, true, [](i64, i64) { return T(1); });
                 else
                     blur_rows(low, high, false, [&](i64 y, i64 x) { return T(from[y * width + x]); });
-                along_columns(rows.data() + reach, kernel, reach, width, begin * every, (end - 1) * every + 1, every,
+                along_columns(rows.data() + reach, kernel, reach, wide, begin * every, (end - 1) * every + 1, every,
                               [&](i64 y, i64 x, i64 have, const T* found, bool again) {
-                                  const i64 row = y / every, column = x / every, some = (have + every - 1) / every;
-                                  T* own = &weight[(row - begin) * wide + column];
-                                  for (i64 j = 0; j < some && every > 1; j++) quotients[j] = found[j * every];
-                                  const T* numbers = every > 1 ? quotients : found;
-                                  if (plane < 0 && again)
-                                      std::copy_n(own - wide, some, own);
-                                  else if (plane < 0)
-                                      for (i64 j = 0; j < some; j++) own[j] = numbers[j] > least ? 1 / numbers[j] : T(0);
-                                  for (i64 j = 0; j < some; j++) quotients[j] = plane < 0 ? numbers[j] : numbers[j] * own[j];
-                                  const i64 place = (row - first) * wide + column;
-                                  if (plane < 0)
-                                      share(place, some, quotients);
-                                  else
-                                      smooth(plane, place, some, quotients);
+                                  const i64 row = y / every, place = (row - first) * wide + x;
+                                  i64& source = like[row - begin];
+                                  if (plane < 0) {
+                                      source = again ? like[row - begin - 1] : row - begin;
+                                      T* own = &weight[source * wide + x];
+                                      for (i64 j = 0; j < have && !again; j++) {
+                                          const T inverse = 1 / found[j];
+                                          own[j] = found[j] > least ? inverse : T(0);
+                                      }
+                                      share(place, have, found);
+                                  } else {
+                                      const T* own = &weight[source * wide + x];
+                                      for (i64 j = 0; j < have; j++) quotients[j] = found[j] * own[j];
+                                      smooth(plane, place, have, quotients);
+                                  }
                               });
             }
         }
@@ -222,8 +260,8 @@ public:
         const i64 out = (height + every - 1) / every * columns(), start = first * columns();
         strips(
             count, [&](i64 plane) { return raster + plane * height * width; }, first, last, [](i64, i64) {},
-            [&](i64 place, i64 have, const T* found) { std::copy_n(found, have, share + start + place); },
-            [&](i64 plane, i64 place, i64 have, const T* found) { std::copy_n(found, have, to + plane * out + start + place); });
+            [&](i64 place, i64 have, const T* found) { copied(found, have, share + start + place); },
+            [&](i64 plane, i64 place, i64 have, const T* found) { copied(found, have, to + plane * out + start + place); });
     }
 };
 
@@ -237,39 +275,29 @@ void fill_some(i64 count, i64 height, i64 width, const T* raster, const bool* ma
             if (!open[y * width + x]) continue;
             const i64 top = std::max(i64(0), y - reach), bottom = std::min(height - 1, y + reach);
             const i64 left = std::max(i64(0), x - reach), right = std::min(width - 1, x + reach);
-            T share = 0;
-            for (i64 c = -1; c < count; c++) {
-                T sum = 0;
+            for (i64 c = 0; c < count; c++) {
+                T share = 0, sum = 0;
                 for (i64 j = top; j <= bottom; j++) {
                     const T down = kernel[j < y ? y - j : j - y];
                     for (i64 i = left; i <= right; i++) {
                         const i64 at = j * width + i;
                         const T weight = mask[at] ? down * kernel[i < x ? x - i : i - x] : T(0);
-                        sum += c < 0 ? weight : weight * raster[c * height * width + at];
+                        share += weight, sum += weight * raster[c * height * width + at];
                     }
                 }
-                if (c < 0)
-                    share = sum;
-                else if (share > least)
-                    to[(c * height + y) * width + x] = sum / share;
+                if (!(share > least)) break;
+                to[(c * height + y) * width + x] = sum / share;
+                open[y * width + x] = false;
             }
-            if (share > least) open[y * width + x] = false;
         }
 }
 
-// How many are true; in whole numbers, which the compiler makes vectors of.
-inline i64 known_of(i64 n, const bool* mask) {
-    i64 count = 0;
-    for (i64 i = 0; i < n; i++) count += mask[i];
-    return count;
-}
-
 // Of a blurred level: `valid`, where the share of the kernel on data exceeds the strictest of the thresholds that keeps `enough` of
-// the data, or else the last of them; and values where that share is `hollow` or less, if they are few, by fill_some. The number
-// of those that remain: then nothing is known of their values.
+// the data, or else the last of them (how many these are: `kept`); and values where that share is `hollow` or less, if they are
+// few, by fill_some. The number of those that remain: then nothing is known of their values.
 template <class T>
 i64 settle(i64 count, i64 height, i64 width, const bool* mask, i64 across, i64 every, const T* share, i64 thresholds,
-           const double* threshold, double enough, T hollow, i64 reach, const T* kernel, T least, T* to, bool* valid) {
+           const double* threshold, double enough, T hollow, i64 reach, const T* kernel, T least, T* to, bool* valid, i64* kept) {
     const i64 n = height * width;
     i64 data = 0, holes = 0;
     for (i64 y = 0; y < height; y++) {
@@ -279,13 +307,15 @@ i64 settle(i64 count, i64 height, i64 width, const bool* mask, i64 across, i64 e
         else
             for (i64 x = 0; x < width; x++) data += row[x * every];
     }
+    T bar = 0;
     for (i64 k = 0; k < thresholds; k++) {
-        const T bar = T(threshold[k]);
-        i64 kept = 0, hollows = 0;
-        for (i64 i = 0; i < n; i++) valid[i] = share[i] > bar, kept += share[i] > bar, hollows += share[i] <= hollow;
-        holes = hollows;
-        if (double(kept) >= enough * double(data)) break;
+        bar = T(threshold[k]);
+        i64 above = 0, hollows = 0;
+        for (i64 i = 0; i < n; i++) above += share[i] > bar, hollows += share[i] <= hollow;
+        *kept = above, holes = hollows;
+        if (double(above) >= enough * double(data)) break;
     }
+    for (i64 i = 0; i < n; i++) valid[i] = share[i] > bar;
     if (!holes || holes * (reach + 1) >= n) return holes;
     std::unique_ptr<bool[]> full(new bool[n]), open(new bool[n]);
     for (i64 i = 0; i < n; i++) full[i] = share[i] > hollow, open[i] = !full[i];
@@ -293,6 +323,32 @@ i64 settle(i64 count, i64 height, i64 width, const bool* mask, i64 across, i64 e
     holes = 0;
     for (i64 i = 0; i < n; i++) holes += open[i];
     return holes;
+}
+
+// The kernels of a pyramid: of the prefilter, before each halving, and of holes.
+template <class T>
+struct Widths {
+    i64 reach[3];
+    const T* kernel[3];
+};
+
+// The levels of a map, the finest first and one behind the other in `to` and `valid`, and how many pixels of each are valid. Ends
+// before a level with holes that need a wider kernel; the number of those that are done. `numbers` are those of `settle`.
+template <class T>
+i64 pyramid(i64 count, i64 height, i64 width, const T* raster, const bool* mask, i64 levels, Widths<T> widths, i64 thresholds,
+            const double* numbers, T* to, bool* valid, i64* known) {
+    std::unique_ptr<T[]> share(new T[height * width]);
+    for (i64 level = 0; level < levels; level++) {
+        const i64 every = level ? 2 : 1, rows = (height + every - 1) / every, columns = (width + every - 1) / every;
+        const int step = level ? 1 : 0;
+        MaskedBlur<T>(height, width, mask, widths.kernel[step], widths.reach[step], every)(count, raster, 0, rows, to, share.get());
+        const i64 holes = settle<T>(count, rows, columns, mask, width, every, share.get(), thresholds, numbers + 3, numbers[0],
+                                    T(numbers[1]), widths.reach[2], widths.kernel[2], T(numbers[2]), to, valid, known + level);
+        if (holes) return level;
+        raster = to, mask = valid, height = rows, width = columns;
+        to += count * rows * columns, valid += rows * columns;
+    }
+    return levels;
 }
 
 // Of two rasters where both hold data: the sums of their squared deviations from their channels' means, and of the
@@ -401,12 +457,22 @@ void both_deviations(i64 channels, i64 height, i64 width, const T* a, const T* b
      const double* least, bool* open, T* to) {                                                                       \
         fill_some<T>(count, height, width, raster, mask, reach, kernel, T(*least), open, to);                        \
     }                                                                                                                \
-    /* numbers: what is enough, hollow, the least share, and the thresholds; mask: (.., across), every `every`-th pixel */ \
+    /* numbers: what is enough, hollow, the least share, and the thresholds; mask: (.., across), every `every`-th pixel; */ \
+    /* counts: holes that are left, pixels that are valid */                                                         \
     MSLSQ_EXPORT(settle, type)                                                                                       \
     (i64 count, i64 height, i64 width, const bool* mask, i64 across, i64 every, const T* share, i64 thresholds,      \
-     const double* numbers, i64 reach, const T* kernel, T* to, bool* valid, i64* holes) {                            \
-        *holes = settle<T>(count, height, width, mask, across, every, share, thresholds, numbers + 3, numbers[0],    \
-                           T(numbers[1]), reach, kernel, T(numbers[2]), to, valid);                                  \
+     const double* numbers, i64 reach, const T* kernel, T* to, bool* valid, i64* counts) {                           \
+        counts[0] = settle<T>(count, height, width, mask, across, every, share, thresholds, numbers + 3, numbers[0], \
+                              T(numbers[1]), reach, kernel, T(numbers[2]), to, valid, counts + 1);                   \
+    }                                                                                                                \
+    /* to, valid: all levels, one behind the other; counts: valid pixels of each, and how many levels are done */     \
+    MSLSQ_EXPORT(pyramid, type)                                                                                      \
+    (i64 count, i64 height, i64 width, const T* raster, const bool* mask, i64 levels, i64 first, const T* prefilter, \
+     i64 reach, const T* halving, i64 wide, const T* filling, i64 thresholds, const double* numbers, T* to,          \
+     bool* valid, i64* counts) {                                                                                     \
+        counts[levels] = pyramid<T>(count, height, width, raster, mask, levels,                                      \
+                                    {{first, reach, wide}, {prefilter, halving, filling}}, thresholds, numbers, to,  \
+                                    valid, counts);                                                                  \
     }                                                                                                                \
     MSLSQ_EXPORT(deviations, type)                                                                                   \
     (i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* sums) {                                  \

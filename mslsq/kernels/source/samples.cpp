@@ -1,7 +1,8 @@
-// What a placement is judged by, of the samples of one level: spreads of residuals, the noise of a raster, means and details
-// of blocks. mslsq/alignment/estimate.py, noise.py, evenness.py, evidence.py and shifts.py say what for.
+// What a placement is judged by, of the samples of one level: spreads of residuals, the noise of a raster, rows that alternate,
+// means and details of blocks. mslsq/alignment/estimate.py, noise.py, fields.py, evenness.py, evidence.py and shifts.py say what for.
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "export.h"
@@ -20,10 +21,11 @@ template <class T>
 T lower_median(T* values, i64 n) {
     const i64 place = (n - 1) / 2;
     if (n > FEW) {
-        T probes[PROBES];
+        T probes[PROBES], *const first = probes + (PROBES / 2 - MARGIN), *const last = probes + (PROBES / 2 + MARGIN);
         for (i64 k = 0; k < PROBES; k++) probes[k] = values[k * (n / PROBES)];
-        std::sort(probes, probes + PROBES);
-        const T low = probes[PROBES / 2 - MARGIN], high = probes[PROBES / 2 + MARGIN];
+        std::nth_element(probes, first, probes + PROBES);
+        std::nth_element(first + 1, last, probes + PROBES);
+        const T low = *first, high = *last;
         i64 below = 0, inside = 0;
         for (i64 k = 0; k < n; k++) below += values[k] < low ? 1 : 0, inside += (values[k] >= low) & (values[k] <= high) ? 1 : 0;
         if (below <= place && place < below + inside) {
@@ -106,6 +108,42 @@ i64 second_differences(i64 channels, i64 height, i64 width, const T* raster, con
     return count;
 }
 
+// Of rows y = 0, every, .. and the two below each, where all three are known: how far the one between is aside of the mean of
+// the two (a), half of what these differ by (d, down) and half a difference of their mean (c, across), both turned over where y is
+// odd. Added up: a², d², c², c·d, c·a, d·a, and how many samples these are of each channel.
+template <class T>
+void rows_aside(i64 channels, i64 height, i64 width, const T* raster, const bool* known, i64 every, double* to) {
+    std::vector<double> around(width);
+    std::vector<unsigned char> all(width);
+    std::fill_n(to, 7, 0.0);
+    for (i64 y = 0; y + 2 < height; y += every) {
+        const bool *a = known + y * width, *b = a + width, *e = b + width;
+        i64 seen = 0;
+        for (i64 x = 1; x + 1 < width; x++) all[x] = a[x] & b[x] & e[x], seen += all[x];
+        to[6] += double(seen);
+        const double half = y % 2 ? -0.5 : 0.5;
+        for (i64 c = 0; c < channels && seen; c++) {
+            const T *first = raster + (c * height + y) * width, *between = first + width, *second = between + width;
+            for (i64 x = 0; x < width; x++) around[x] = 0.5 * (double(first[x]) + double(second[x]));
+            double sums[6][TILE] = {};
+            const auto add = [&](i64 x, int k) {
+                const bool use = all[x];
+                const double aside = use ? double(between[x]) - around[x] : 0.0;
+                const double down = use ? half * (double(second[x]) - double(first[x])) : 0.0;
+                const double across = use ? half * (around[x + 1] - around[x - 1]) : 0.0;
+                sums[0][k] += aside * aside, sums[1][k] += down * down, sums[2][k] += across * across;
+                sums[3][k] += across * down, sums[4][k] += across * aside, sums[5][k] += down * aside;
+            };
+            i64 x = 1;
+            for (; x + TILE < width; x += TILE)
+                for (int k = 0; k < TILE; k++) add(x + k, k);
+            for (; x + 1 < width; x++) add(x, 0);
+            for (int s = 0; s < 6; s++)
+                for (int k = 0; k < TILE; k++) to[s] += sums[s][k];
+        }
+    }
+}
+
 // How many samples of a mask are true, and the sums of their rows and columns.
 void centroid(i64 rows, i64 columns, const bool* mask, i64* to) {
     std::vector<i32> below(columns, 0);
@@ -161,14 +199,18 @@ struct Surfaces {
     }
 };
 
-// x of A x = b by Cholesky, A = L Lᵀ symmetric, in place.
-void solve_symmetric(double (*A)[SURFACES], double* b) {
+// The Cholesky factor L of A = L Lᵀ, in place.
+void factor_symmetric(double (*A)[SURFACES]) {
     for (int j = 0; j < SURFACES; j++) {
         for (int k = 0; k < j; k++)
             for (int i = j; i < SURFACES; i++) A[i][j] -= A[i][k] * A[j][k];
         const double root = std::sqrt(A[j][j]);
         for (int i = j; i < SURFACES; i++) A[i][j] /= root;
     }
+}
+
+// x of L Lᵀ x = b, in place.
+void solve_symmetric(const double (*A)[SURFACES], double* b) {
     for (int i = 0; i < SURFACES; i++) {
         for (int k = 0; k < i; k++) b[i] -= A[i][k] * b[k];
         b[i] /= A[i][i];
@@ -207,7 +249,7 @@ void block_details(i64 channels, i64 rows, i64 columns, const T* map, const T* r
     const Surfaces surfaces(side);
     const i64 size = side * side, down = (rows + side - 1) / side, across = (columns + side - 1) / side;
     std::vector<double> room(3 * size + TILE);
-    double *known = room.data(), of_full[SURFACES][SURFACES], normal[SURFACES][SURFACES];
+    double *known = room.data(), of_full[SURFACES][SURFACES], normal[SURFACES][SURFACES];  // their factors
     const auto normal_of = [&](const double* use, double(*to)[SURFACES]) {
         for (int a = 0; a < SURFACES; a++)
             for (int b = 0; b <= a; b++) {
@@ -215,6 +257,7 @@ void block_details(i64 channels, i64 rows, i64 columns, const T* map, const T* r
                 to[a][b] = summed<double>(size, [&](i64 k) { return one[k] * other[k] * use[k]; });
             }
         for (int a = 0; a < SURFACES; a++) to[a][a] += 1e-9 * double(size);  // few samples may not determine a surface
+        factor_symmetric(to);
     };
     std::fill_n(known, size, 1.0);
     normal_of(known, of_full);
@@ -230,14 +273,11 @@ void block_details(i64 channels, i64 rows, i64 columns, const T* map, const T* r
             }
         std::fill_n(to, 7, 0.0), to[0] = count;
         if (count < least) continue;
-        if (count == double(size))
-            std::copy_n(&of_full[0][0], SURFACES * SURFACES, &normal[0][0]);
-        else
-            normal_of(known, normal);
+        if (count != double(size)) normal_of(known, normal);
         for (i64 c = 0; c < channels; c++) {
             for (int which = 0; which < 2; which++) {
                 const T* from = (which ? reference : map) + c * rows * columns;
-                double *detail = known + (1 + which) * size, factor[SURFACES][SURFACES], fitted[SURFACES];
+                double *detail = known + (1 + which) * size, fitted[SURFACES];
                 for (i64 y = 0; y < high; y++)
                     for (i64 x = 0; x < wide; x++)
                         detail[y * side + x] = known[y * side + x] * double(from[(top + y) * columns + left + x]);
@@ -245,8 +285,7 @@ void block_details(i64 channels, i64 rows, i64 columns, const T* map, const T* r
                     const double* one = &surfaces.value[a * size];
                     fitted[a] = summed<double>(size, [&](i64 k) { return one[k] * detail[k]; });
                 }
-                std::copy_n(&normal[0][0], SURFACES * SURFACES, &factor[0][0]);
-                solve_symmetric(factor, fitted);
+                solve_symmetric(count == double(size) ? of_full : normal, fitted);
                 for (i64 k = 0; k < size; k++) {
                     double surface = 0;
                     for (int a = 0; a < SURFACES; a++) surface += fitted[a] * surfaces.value[a * size + k];
@@ -283,19 +322,24 @@ void whitened(i64 n, const T* image, const T* smooth, const bool* mask, T* to) {
 template <class T>
 void survey(i64 channels, i64 n, const T* values, bool* known, double* to) {
     // 0 x is no number where x is none: most maps have none such, and are asked no more
-    const bool finite = summed<T>(channels * n, [&](i64 k) { return values[k] * T(0); }) == 0;
+    double sum = 0, squares = 0;
+    const auto add = [&](bool every) {
+        sum = 0;
+        for (i64 c = 0; c < channels; c++) {
+            const T* plane = values + c * n;
+            sum += every ? summed<T>(n, [&](i64 k) { return plane[k]; }) : summed<T>(n, [&](i64 k) { return known[k] ? plane[k] : T(0); });
+        }
+        return std::isfinite(sum);
+    };
+    const bool open = !std::memchr(known, 0, n), summed_up = open && add(true);  // then all are finite
+    const bool finite = summed_up || summed<T>(channels * n, [&](i64 k) { return values[k] * T(0); }) == 0;
     for (i64 c = 0; c < channels && !finite; c++)
         for (i64 k = 0; k < n; k++) known[k] &= std::fabs(values[c * n + k]) <= std::numeric_limits<T>::max();
-    i64 count = 0;
-    for (i64 k = 0; k < n; k++) count += known[k];
+    const i64 count = known_of(n, known);
     const bool all = count == n;
     const double numbers = double(count * channels);
-    double sum = 0, squares = 0;
     T least = std::numeric_limits<T>::infinity(), largest = -least;
-    for (i64 c = 0; c < channels; c++) {
-        const T* plane = values + c * n;
-        sum += all ? summed<T>(n, [&](i64 k) { return plane[k]; }) : summed<T>(n, [&](i64 k) { return known[k] ? plane[k] : T(0); });
-    }
+    if (!summed_up) add(all);
     const T mean = T(sum / std::max(numbers, 1.0));
     for (i64 c = 0; c < channels; c++) {
         const T* plane = values + c * n;
@@ -341,6 +385,11 @@ void survey(i64 channels, i64 n, const T* values, bool* known, double* to) {
     MSLSQ_EXPORT(second_differences, type)                                                                            \
     (i64 channels, i64 height, i64 width, const T* raster, const bool* known, i64 every, double* medians, i64* count) { \
         *count = second_differences<T>(channels, height, width, raster, known, every, medians);                       \
+    }                                                                                                                 \
+    /* to: sums of aside², down², across², across · down, across · aside, down · aside, and how many samples */           \
+    MSLSQ_EXPORT(rows_aside, type)                                                                                    \
+    (i64 channels, i64 height, i64 width, const T* raster, const bool* known, i64 every, double* to) {                \
+        rows_aside<T>(channels, height, width, raster, known, every, to);                                             \
     }                                                                                                                 \
     MSLSQ_EXPORT(means_of_blocks, type)                                                                               \
     (i64 channels, i64 rows, i64 columns, const T* map, const T* reference, const bool* valid, i64 side,              \
