@@ -7,7 +7,7 @@ import torch
 
 from mslsq.alignment import align, light, models, synthetic
 from mslsq.alignment.along_curves import AlongCurves
-from mslsq.alignment.curves import CURVED, curve_between, taken_along
+from mslsq.alignment.curves import CURVED, curve_between, curve_of, taken_along
 from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.pair_level import PairLevel
@@ -105,3 +105,13 @@ def test_one_value_is_no_curve():
     estimate = Estimate(torch.eye(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), "given")
     values = torch.zeros(1, 64, 64, dtype=torch.float64)
     assert curve_between(level(values, values), estimate) is None
+
+
+def test_channels_need_no_equal_number_of_nodes():
+    """An RGB picture under a gamma: every channel has a curve of its own."""
+    base = synthetic.base_raster("camera")[::4, ::4]
+    one = np.stack([base, base**2, np.round(9 * base) / 9])
+    at = torch.from_numpy(one.reshape(3, -1).T)
+    curve = curve_of(at, at**0.7)
+    assert curve is not None and len({len(nodes) for nodes in curve.at}) > 1
+    torch.testing.assert_close(curve(torch.from_numpy(one)), torch.from_numpy(one**0.7), atol=0.02, rtol=0)
