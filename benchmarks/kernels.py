@@ -236,7 +236,7 @@ def judge_model() -> None:
         none, plan = values.new_zeros(0), structure.elimination.packed
         right = torch.ones(1, structure.num_unknowns, 1, dtype=torch.float64)
         taken = 1e6 * milliseconds(lambda v=values, n=none, p=plan, r=right: solve(*factor(v, n, *p), r, *p), 9)
-        ratios.append((structure.elimination.nanoseconds / taken, name))
+        ratios.append((structure.elimination_nanoseconds / taken, name))
     ratios.sort()
     low, middle, high = (ratios[k] for k in (0, len(ratios) // 2, -1))
     print(f"{target()}: by the model / measured, {len(ratios)} structures: median {middle[0]:.2f}, ", end="")

@@ -251,7 +251,7 @@ class ConjugateGradient(LinearSolver):
     def _solves_directly(self) -> bool:
         if self.derivatives != "auto" or self.matrix_free or not run_on(self._structure.device):
             return self.derivatives == "direct"
-        return self._structure.elimination.factor_size <= LARGEST_DIRECT
+        return self._structure.elimination_size <= LARGEST_DIRECT
 
     @property
     def _num_columns(self) -> int:

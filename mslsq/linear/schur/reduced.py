@@ -24,7 +24,7 @@ def way_of(reduced: BlockStructure, asked: Reduced, kernels: bool) -> Way:
 def _suited(reduced: BlockStructure) -> Way:
     dense, sparse, stored = dense_nanoseconds(reduced.num_unknowns), float("inf"), reduced.num_unknowns**2
     if available():
-        sparse, stored = reduced.elimination.nanoseconds, min(stored, reduced.elimination.factor_size)
+        sparse, stored = reduced.elimination_nanoseconds, min(stored, reduced.elimination_size)
     if min(dense, sparse) > LONGEST_DIRECT or stored > LARGEST_DIRECT:
         return "iterative"
     return "dense" if dense < sparse else "sparse"

@@ -123,7 +123,7 @@ class Schur(LinearSolver):
         plan, tables = self.elimination, self.elimination.tables
         if plan.chosen != "sparse" or plan.reduced is None:
             return tables.factor_size + tables.num_reduced**2
-        return tables.factor_size + plan.reduced.elimination.factor_size
+        return tables.factor_size + plan.reduced.elimination_size
 
     @property
     def nanoseconds(self) -> float:
@@ -139,7 +139,7 @@ class Schur(LinearSolver):
         if plan.reduced is None:
             return total
         dense = plan.chosen == "dense"
-        return total + (dense_nanoseconds(tables.num_reduced) if dense else plan.reduced.elimination.nanoseconds)
+        return total + (dense_nanoseconds(tables.num_reduced) if dense else plan.reduced.elimination_nanoseconds)
 
     # ---- solving
 

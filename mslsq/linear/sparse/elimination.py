@@ -7,7 +7,6 @@ cheaper than two.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import starts_of
 from mslsq.linear.cost_models import merging_model, speed
 from mslsq.linear.operator_plan import OperatorPlan
+from mslsq.linear.sparse.fill_reducing import ATTEMPTS, fill_reducing_order
 from mslsq.linear.sparse.fronts import BELOW, WIDTH, Numbering, Placed, by_parent, inverse
 
 _elimination_tree = Kernel("elimination_tree", "nilii")
@@ -107,34 +107,37 @@ class Elimination(OperatorPlan):
     row_places: Int[Tensor, "rows"]
     """The places of the rows below every panel."""
 
-    @cached_property
-    def nanoseconds(self) -> float:
-        """The time of one factorisation and solve on one core by estimate: half of the truth or less where the update
-        matrices of thousands of tiny fronts do not stay in the cache (large bundle adjustments)."""
-        total = np.empty(1)
-        width, below = (np.ascontiguousarray(self.fronts.numpy()[:, column]) for column in (WIDTH, BELOW))
-        _fronts_nanoseconds(len(width), width, below, np.array(speed().fronts), total)
-        return float(total[0])
+
+def nanoseconds_of(fronts: Int[ndarray, "fronts columns"]) -> float:
+    """The time of one factorisation and solve on one core by estimate: half of the truth or less where the update
+    matrices of thousands of tiny fronts do not stay in the cache (large bundle adjustments)."""
+    total = np.empty(1)
+    width, below = (np.ascontiguousarray(fronts[:, column]) for column in (WIDTH, BELOW))
+    _fronts_nanoseconds(len(width), width, below, np.array(speed().fronts), total)
+    return float(total[0])
+
+
+def placed(
+    sizes: Int[ndarray, "n"], rows: Int[ndarray, "pairs"], columns: Int[ndarray, "pairs"], attempts: int = ATTEMPTS
+) -> Placed:
+    """The fronts of a fill-reducing order of blocks with these pairs, the best of some attempts."""
+    graph = adjacency(len(sizes), rows, columns)
+    return Placed.of(_numbered(sizes, fill_reducing_order(sizes, *graph, attempts), *graph))
 
 
 def eliminated(
-    sizes: Int[ndarray, "n"],
+    placed: Placed,
     first: Int[ndarray, "n+1"],
-    order: Int[ndarray, "n"],
-    start: Int[ndarray, "n+1"],
-    neighbour: Int[ndarray, "ends"],
     rows: Int[ndarray, "pairs"],
     columns: Int[ndarray, "pairs"],
     offsets: Int[ndarray, "pairs"],
 ) -> Elimination:
-    """Fronts from an elimination order of the blocks: pairs (rows, columns) at `offsets` of the values.
+    """What kernels read of these fronts: pairs (rows, columns) at `offsets` of the values.
 
-    `first` are the blocks' first unknowns, (start, neighbour) the graph.
+    `first` are the blocks' first unknowns.
     """
-    numbering = _numbered(sizes, order, start, neighbour)
-    placed = Placed.of(numbering)
     entries = placed.entries(rows, columns, offsets)
-    children = by_parent(numbering.up)
+    children = by_parent(placed.numbering.up)
     below = placed.places_below()
     arrays = (placed.fronts, *entries, *children, *placed.runs(), placed.unknowns(first), *below)
     return Elimination(placed.size, placed.stack, placed.tallest, *kept_tensors(arrays, torch.device("cpu")))

@@ -9,8 +9,8 @@ from torch.func import grad, hessian, vmap
 
 import mslsq
 from mslsq.datasets.bal import read_bal
-from mslsq.linear import Schur, SparseCholesky
-from mslsq.linear.block_structure import BlockStructure, analyze
+from mslsq.linear import Schur, SparseCholesky, choice
+from mslsq.linear.block_structure import BlockStructure, analyze, present, sorted_keys
 from mslsq.linear.choice import fastest_sparse
 from mslsq.linear.independent_kinds import EliminationError, independent_kinds
 from mslsq.linear.schur import by_kernels, by_tensors
@@ -265,6 +265,43 @@ def test_bundles_get_a_schur_complement_and_pose_graphs_do_not():
     mixed = analyze(np.concatenate((np.full(count, 6), np.full(20, 3))), rows, cols)
     kinds = {"pose": np.arange(count), "landmark": count + np.arange(20)}
     assert isinstance(fastest_sparse(mixed, kinds), SparseCholesky)
+
+
+@pytest.mark.kernels
+def test_the_best_order_is_sought_only_where_the_first_one_leaves_a_doubt(monkeypatch):
+    bundle = Bundle(cameras=20, points=800, sizes=(9, 3, 1), seen=0.2)
+
+    def chosen() -> tuple[Schur, BlockStructure]:
+        s = bundle.structure
+        fresh = analyze(s.block_sizes, s.rows, s.cols, eliminate=False)
+        found = fastest_sparse(fresh, bundle.kinds)
+        assert isinstance(found, Schur)
+        return found, fresh
+
+    quick, without_order = chosen()
+    monkeypatch.setattr(choice, "ORDERS_GAIN", np.inf)
+    slow, with_order = chosen()
+    assert "elimination_nanoseconds" not in vars(without_order) and "elimination" not in vars(with_order)
+    best, first = with_order.elimination_nanoseconds, without_order.rough_nanoseconds
+    assert best <= first <= 1.2 * best
+    assert quick.elimination.tables.factor_size == slow.elimination.tables.factor_size
+
+
+@pytest.mark.parametrize("end", [50, 10**6, 2**45])
+def test_numbers_are_sorted_and_told_apart_whatever_their_size(end):
+    numbers = np.random.default_rng(0).integers(0, end, 400)
+    assert np.array_equal(present(numbers, end), np.unique(numbers))
+    keys, order = sorted_keys(numbers * (1 if end < 2**40 else 2**14))
+    assert np.array_equal(order, np.argsort(numbers, kind="stable"))
+    assert np.array_equal(keys, np.sort(numbers) * (1 if end < 2**40 else 2**14))
+
+
+def test_blocks_have_their_numbers_in_small_structures_and_in_large_ones():
+    for count in (30, 3000):
+        generator = np.random.default_rng(0)
+        structure = analyze(np.ones(count, np.int64), *generator.integers(0, count, (2, 400)), eliminate=False)
+        some = generator.integers(0, len(structure.rows), 200)
+        assert np.array_equal(structure.numbers_of(structure.rows[some], structure.cols[some]), some)
 
 
 # ---- whole solves
