@@ -102,5 +102,5 @@ class Attached(NamedTuple):
 
 @lru_cache(8)
 def _all(count: int, device: torch.device) -> Bool[Tensor, "batch"]:
-    """True for each; nobody writes there. Made each time it was 10 µs of the gradient of 1,024 fits."""
+    """True for each; it is never written to. Made each time it was 10 µs of the gradient of 1,024 fits."""
     return torch.ones(count, dtype=torch.bool, device=device)
