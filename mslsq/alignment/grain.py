@@ -13,8 +13,10 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.alignment.fixed import on_its_noise
 from mslsq.alignment.linking import NEAR, Linked, Linker
 from mslsq.alignment.metrics import SquaredDifference
+from mslsq.alignment.result import MapStatus
 
 WIDER = 3.0
 """Pixels: the Gaussian behind which a pair with a grain is placed. Averages held over 3, 4 and 5 pixels were 0.17, 0.31
@@ -43,6 +45,13 @@ VALUES, SAMPLES = 16, 512
 """Different values at most, of that number of samples, of a map that has few."""
 
 
+ON_NOISE = (
+    "(It lies as it lay, and what agrees is noise at the same pixels of both maps, as the thresholds of a dither or "
+    "the pattern of a sensor: the scene may have moved. Average pixels, or say init='identity' if both were seen "
+    "from one place.)"
+)
+
+
 def link(linker: Linker, fixed: int, moving: int, initial: Tensor | None = None) -> tuple[Linker, Linked]:
     """`linker.link`; behind a wider Gaussian, with the linker that has it, where the two maps have a grain in
     common."""
@@ -52,6 +61,9 @@ def link(linker: Linker, fixed: int, moving: int, initial: Tensor | None = None)
         return linker, linked
     maps = linker.map(fixed).values.numpy(force=True), linker.map(moving).values.numpy(force=True)
     few = all(map(has_few_values, maps))
+    if options.searches and on_its_noise(linker, linked, few):
+        status = MapStatus.AMBIGUOUS
+        return linker, replace(linked, placed=replace(placed, status=status, reason=f"{status.sentence} {ON_NOISE}"))
     period = 0.0 if few else repeated_every(*maps)
     if not (few or period):
         return linker, linked

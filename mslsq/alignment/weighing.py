@@ -52,6 +52,11 @@ which 30 % had moved before a camera that had not (a wall of bricks: 0.69; the h
 `benchmarks/metric_pairs.py`)."""
 
 
+NEARLY_STILL, BESIDE_MARKS_NEARLY = 1.0, 0.2
+"""The same of a map that has moved by more than that, and by less than a pixel, as marks do where parts below them
+pull: 0.0 of a screenshot's header, 0.35 and 0.46 of two scenes of which 30 % had moved."""
+
+
 class Outgrown(NamedTuple):
     """What is known of a placement by a model that is too small, from the place of a larger one
     (`mslsq.alignment.outgrown`)."""
@@ -156,14 +161,19 @@ def _beside_a_form(level: PairLevel, estimate: Estimate, unknowns: int, weighing
 
 
 def _beside_marks(pair: Pair, first: int, estimate: Estimate, weighing: Weighed) -> Weighed:
-    """Where a map lies on the very pixels that it lay on, and parts alone speak for that, they may be marks of an
-    instrument: hot pixels of one sensor, the axes of two plots. So the blocks beside the strongest must agree, too.
+    """Where a map lies on the very pixels that it lay on, or nearly, and parts alone speak for that, they may be marks
+    of an instrument: hot pixels of one sensor, the axes of two plots. So the blocks beside the strongest must agree,
+    too.
 
     Edges are not asked: those of another modality do not, and two sensors of one camera may see the same pixels."""
-    if not (pair.options.metric.values and weighing.suffices) or _moved_by(pair, estimate) > STILL:
+    if not (pair.options.metric.values and weighing.suffices):
+        return weighing
+    moved = _moved_by(pair, estimate)
+    if moved > NEARLY_STILL:
         return weighing
     others = others_agree(pair.levels[first], estimate.matrix)
-    return weighing if others >= BESIDE_MARKS else weighing._replace(suffices=False, others=others, marks=True)
+    asked = BESIDE_MARKS if moved <= STILL else BESIDE_MARKS_NEARLY
+    return weighing if others >= asked else weighing._replace(suffices=False, others=others, marks=True)
 
 
 def _moved_by(pair: Pair, estimate: Estimate) -> float:

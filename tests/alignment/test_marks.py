@@ -50,6 +50,11 @@ def laid(maps, shift=0.0, **options):
     return weighing._beside_marks(pair, 0, estimate, by_parts), pair.options, estimate
 
 
+def test_marks_that_are_pulled_by_less_than_a_pixel_are_ambiguous_too():
+    assert laid(a_header(), shift=0.8)[0].marks
+    assert not laid(a_camera_that_stands_still(), shift=0.8)[0].marks
+
+
 def test_marks_at_the_same_pixels_are_ambiguous_and_named():
     found, options, estimate = laid(a_header())
     assert found.marks and not found.suffices and found.others is not None and found.others < 0.5
@@ -62,7 +67,7 @@ def test_marks_at_the_same_pixels_are_ambiguous_and_named():
     ("maps", "shift", "metric"),
     [
         (a_camera_that_stands_still(), 0.0, {}),  # all but the strongest blocks agree, too
-        (a_header(), 0.3, {}),  # who has moved shows no marks of an instrument
+        (a_header(), 1.2, {}),  # who has moved by more than a pixel shows no marks of an instrument
         (a_header(), 0.0, {"metric": NormalizedGradients()}),
     ],
     ids=["one scene", "moved", "edges"],
