@@ -12,6 +12,7 @@ from torch import Tensor
 from mslsq.alignment import starts
 from mslsq.alignment.models import Frame
 from mslsq.alignment.pair_level import PairLevel, correlations
+from mslsq.alignment.passes import LARGEST_LOG_GAIN
 from mslsq.kernels import Kernel, may_read
 
 _SPREADS_OF_BOTH = Kernel("spreads_of_both", "nnTT?d")
@@ -85,9 +86,9 @@ def _spreads(
 
 
 def sane(estimate: Estimate) -> bool:
-    """Are warp and values finite, and is the warp not turned over?"""
-    rows = estimate.matrix.tolist()
-    if not all(math.isfinite(entry) for row in [*rows, estimate.value.tolist()] for entry in row):
+    """Are warp and values finite, the gain a number whose square there is, and is the warp not turned over?"""
+    rows, value = estimate.matrix.tolist(), estimate.value.tolist()
+    if not all(math.isfinite(entry) for row in [*rows, value] for entry in row) or value[0] > LARGEST_LOG_GAIN:
         return False
     (a, b, _), (c, d, _), (g, h, i) = rows
     if i == 0 or (a * d - b * c) / i**2 < 0.02:

@@ -8,6 +8,7 @@ import scipy.ndimage
 import torch
 
 from mslsq.alignment import grids, pyramid, shifts, starts, synthetic
+from mslsq.alignment.estimate import Estimate, sane
 from mslsq.alignment.measures import corner_error
 
 
@@ -165,3 +166,11 @@ def test_shorter_transforms_mix_only_shifts_that_are_not_scored(monkeypatch):
     assert 100 < int(scored.count_nonzero()) < scored.numel()
     torch.testing.assert_close(here[scored], there[scored], rtol=0, atol=1e-4)
     assert int((short > -1).count_nonzero()) == int(scored.count_nonzero())
+
+
+def test_a_gain_that_has_run_away_is_no_place():
+    """Its exponential is no number any more: one of 3,055 pairs without a match ended in an OverflowError."""
+    like = torch.eye(3, dtype=torch.float64)
+    assert sane(Estimate(like, like.new_tensor([5.0, 0.0]), "drawn"))
+    assert sane(Estimate(like, like.new_tensor([-800.0, 0.0]), "drawn"))
+    assert not sane(Estimate(like, like.new_tensor([800.0, 0.0]), "drawn"))
