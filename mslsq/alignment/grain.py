@@ -32,6 +32,9 @@ is above the mean. 0.03 to 0.26 of plain maps, which seldom have one period, and
 pixels repeat, 0.15 to 0.3 where stars are few, or noise is as strong as what repeats (the half "choose"). Twice as much
 is asked of a period that is not whole."""
 
+SHARP = 0.6
+"""Of that amplitude, the one at twice the frequency at least."""
+
 ONE_TOOTH = 0.75
 """Teeth on the length of a line, by which a whole period may be missed."""
 
@@ -108,6 +111,10 @@ def _comb(raster: Float[np.ndarray, "channels lines along"]) -> tuple[float, int
     whole, first = float(energy.sum()), math.ceil(len(energy) / LONGEST)
     if not whole > 0:
         return 0.0, 0, len(energy)
-    amplitudes = np.abs(np.fft.rfft(energy))[first:] / whole
-    strongest = int(amplitudes.argmax())
-    return float(amplitudes[strongest] - amplitudes.mean()), first + strongest, len(energy)
+    amplitudes = np.abs(np.fft.rfft(energy)) / whole
+    count = first + int(amplitudes[first:].argmax())
+    twice = min(2 * count, len(energy) - 2 * count)
+    # Teeth of one pixel are as strong at twice the frequency; threads of a cloth and cells of honey are not.
+    if amplitudes[max(twice - 1, 0) : twice + 2].max() < SHARP * amplitudes[count]:
+        return 0.0, 0, len(energy)
+    return float(amplitudes[count] - amplitudes[first:].mean()), count, len(energy)
