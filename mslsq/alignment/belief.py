@@ -32,6 +32,10 @@ COARSE = 3
 """Halvings: where detail agrees on such a level alone, it is not noise that hides the finer one (averages of 64 pixels
 hold an eighth of it), and the residuals of the finest level say nothing of the error."""
 
+FAR_OFF = 3.0
+"""Standard errors, as noise has them, that the corners are off by where a larger model fits, from which that alone says
+how well the place is known: what blocks pull by is then the misfit itself."""
+
 DRIFT = 2.0
 """Samples of such a level: the least standard error of the corners. Floor plans bent by 6 px (no rigid fit is better
 than 5 px) were placed 16 and 19 px off where detail of 8 px agreed: half of the map lay on itself, the rest beside."""
@@ -258,6 +262,9 @@ def _precision(
         # Where a larger model agrees in every part, it is not the map that has drifted.
         if better.warp is None or not even(pair.levels[first], better.warp):
             off = drift(pair.levels, estimate.matrix, first)
+    elsewhere = better.warp is not None and pair.before_horizon(better.warp)
+    if outgrown is None and not (elsewhere and better.off > FAR_OFF * sigma):
+        covariance, sigma = _pulled(pair, estimate, options, covariance, sigma)
     drifted = max(off, DRIFT * size if found.position >= COARSE else 0.0)
     least = max(drifted, better.off)
     if found.position >= COARSE:
@@ -266,11 +273,12 @@ def _precision(
         reason += " Parts of it fit better elsewhere, as in maps that have drifted."
     reason += better.sentence
     place, known = estimate, sigma
-    if better.warp is not None and pair.before_horizon(better.warp):
+    if better.warp is not None and elsewhere:
         place = replace(estimate, matrix=better.warp)
         largest = replace(options, model=larger_models(options.model)[-1])
-        known = _determined(pair, place, largest, pair.searched)[1]
-    apart = AGREES if outgrown is not None or options.bends else coarser_place(pair, estimate, sigma)
+        shape, known = _determined(pair, place, largest, pair.searched)
+        known = known if pair.searched else _pulled(pair, place, largest, shape, known)[1]
+    apart = AGREES if outgrown is not None or options.bends else coarser_place(pair, estimate, sigma, least)
     if least > sigma and least >= apart.pixels:
         reason += f" The place is known to some {least:.2g} px."
         covariance, sigma = covariance * (least / sigma) ** 2, least
@@ -283,15 +291,20 @@ def _precision(
 def _determined(
     pair: Pair, estimate: Estimate, options: Options, position: int, normal: NormalEquations | None = None
 ) -> tuple[Float[Tensor, "tangent tangent"], float]:
-    """The covariance of a place, and the standard error of its corners, as the pixels of one level have them; of the
-    finest, whichever is more of what noise and the pulls of blocks say. (A coarse level's are too large: its samples
-    are less correlated than those that are prefiltered.)"""
+    """The covariance of a place, and the standard error of its corners, as noise of the pixels of one level has them.
+    (A coarse level's are too large: its samples are less correlated than those that are prefiltered.)"""
     level, reference = pair.levels[position], pair.reference[position]
     covariance = tangent_covariance(estimate, level, options, pair.freedom, normal, reference)
-    sigma = corner_sigma(estimate, covariance, pair.frame, options.model)
-    if position > 0 or not options.metric.values:
+    return covariance, corner_sigma(estimate, covariance, pair.frame, options.model)
+
+
+def _pulled(
+    pair: Pair, estimate: Estimate, options: Options, covariance: Float[Tensor, "tangent tangent"], sigma: float
+) -> tuple[Float[Tensor, "tangent tangent"], float]:
+    """The same of the finest level, whichever is more of what noise has and what the pulls of blocks say."""
+    if not options.metric.values:
         return covariance, sigma
-    for seen in by_blocks(estimate, level, options, pair.freedom, reference):
+    for seen in by_blocks(estimate, pair.levels[0], options, pair.freedom, pair.reference[0]):
         wide = corner_sigma(estimate, seen, pair.frame, options.model)
         if wide > sigma:
             covariance, sigma = seen, wide

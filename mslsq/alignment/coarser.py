@@ -56,8 +56,9 @@ class Apart:
 AGREES = Apart()
 
 
-def coarser_place(pair: Pair, estimate: Estimate, sigma: float) -> Apart:
-    """How far coarser levels put a place whose standard error is `sigma`, where that is more than errors explain.
+def coarser_place(pair: Pair, estimate: Estimate, sigma: float, least: float) -> Apart:
+    """How far coarser levels put a place whose standard error is `sigma`, where that is more than errors explain, and
+    more than the `least` that is known of it already.
 
     Their places are where their solves have ended on the way to the finest, to a tenth of their standard errors; or
     where one from the finest place ends, if that scores higher: of maps that were searched for, another hypothesis may
@@ -69,7 +70,7 @@ def coarser_place(pair: Pair, estimate: Estimate, sigma: float) -> Apart:
     # Corners at ±1 are moved by the norm of what the matrices differ by, in the root mean square.
     moved = float((next_one.matrix - estimate.matrix).norm()) * pair.frame.half / max(sigma, 1e-300)
     found = Apart(moved=moved)
-    if not moved > MOVED:
+    if not moved > max(MOVED, least / max(sigma, 1e-300)):
         return found
     options, size = pair.options, pair.reference[0].size
     here = pair.pixels(0, estimate.matrix)
@@ -84,7 +85,7 @@ def coarser_place(pair: Pair, estimate: Estimate, sigma: float) -> Apart:
             ends = [each for each in (there, again.estimate) if sane(each)]
             there = max((judge(each, level) for each in ends), key=lambda each: each.score)
             away = corner_error(pair.pixels(0, there.matrix), here, *size)
-        if not away > max(sigma, found.pixels):
+        if not away > max(sigma, least, found.pixels):
             continue
         covariance = tangent_covariance(there, level, options, pair.freedom, reference=reference)
         if away > APART * corner_sigma(there, covariance, pair.frame, options.model):

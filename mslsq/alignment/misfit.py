@@ -23,7 +23,6 @@ from functools import lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from scipy.linalg import get_lapack_funcs
 from scipy.special import gammaincc
@@ -39,7 +38,7 @@ from mslsq.alignment.models import MODELS, Homography
 from mslsq.alignment.options import Options
 from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.refine import refine
-from mslsq.alignment.spread import residual_at
+from mslsq.alignment.spread import squares
 
 LARGEST = Homography
 
@@ -178,7 +177,7 @@ class Nesting:
         for model in between:
             found, fits = largest, True
             for level, of_level in [*zip(self.asked, noise, strict=True)][::-1]:
-                (there,) = refine([found], level, model, None, self.freedom, STEPS, "coarse")
+                (there,) = refine([found], level, model, None, self.freedom, STEPS, precision_on(level))
                 fits = sane(there.estimate) and not self.rejected_on(level, of_level, there.estimate, model, largest)
                 if not fits:
                     break
@@ -191,7 +190,7 @@ class Nesting:
         """A homography from the estimate on, coarse to fine; the estimate where that agrees no better in the end."""
         found, name = estimate, larger_models(self.options.model)[-1]
         for level in reversed(self.levels):
-            (there,) = refine([found], level, name, self.loss(level), self.freedom, STEPS, "coarse")
+            (there,) = refine([found], level, name, self.loss(level), self.freedom, STEPS, precision_on(level))
             if no_worse(there.estimate, found, level, there.valid, 0.5 * self.options.min_overlap):
                 found = there.estimate
         before, after = (judge(one, self.levels[0]) for one in (estimate, found))
@@ -244,6 +243,12 @@ class Noise:
         return each if each > 0 else math.inf
 
 
+def precision_on(level: PairLevel) -> str:
+    """Of a solve that only its end is asked of: on the finest level most steps are then taken with a quarter of the
+    samples."""
+    return "coarse" if level.index else "finest"
+
+
 def score(level: PairLevel, estimate: Estimate, tangent: int, freedom: Float[Tensor, "2"]) -> float:
     """The statistic of one level, c times: from one pass over samples that tell it. 0 where unknowns are not
     independent."""
@@ -270,9 +275,8 @@ def _decrement(normal: passes.NormalEquations, which: Int[np.ndarray, " some"], 
 
 def decrease(level: PairLevel, one: Estimate, other: Estimate) -> float:
     """By how much the squares of residuals that both estimates see are more for one than for the other."""
-    (before, seen), (after, valid) = (residual_at(estimate, level) for estimate in (one, other))
-    less = before.square() - after.square()
-    return float(torch.where((seen & valid)[:, None], less, 0.0).sum())
+    both = level.valid(one.matrix) & level.valid(other.matrix)
+    return squares(one, level, both) - squares(other, level, both)
 
 
 def chance(statistic: float, tangent: int) -> float:

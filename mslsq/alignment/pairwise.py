@@ -256,7 +256,7 @@ class _Search(Pair):
         level, finest = self.levels[position], self.levels[0]
         loss = self.options.loss if position else None
         self.tell([self.stage(level, self.options.model, loss, found.estimate, found.leader)])
-        estimate = judge(found.estimate, finest)
+        estimate = with_overlap(found.estimate, finest)
         rms = residual_rms(estimate, finest)
         looked = Stage(self.map_index, 0, finest.size, self.options.model, "l2", [rms], estimate.overlap, estimate.ncc)
         self.tell([looked])

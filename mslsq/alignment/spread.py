@@ -36,8 +36,14 @@ def residual_at(
 
 def residual_rms(estimate: Estimate, level: PairLevel) -> float:
     """The root mean square of the residuals; 0 without samples."""
-    residual, valid = residual_at(estimate, level)
-    return float(residual[valid].square().sum() / max(int(valid.count_nonzero()), 1)) ** 0.5
+    valid = level.look(estimate.matrix)[1]
+    return (squares(estimate, level, valid) / max(int(valid.count_nonzero()), 1)) ** 0.5
+
+
+def squares(estimate: Estimate, level: PairLevel, valid: Bool[Tensor, " n"]) -> float:
+    """The sum of the squared residuals of some samples, which are valid under this estimate."""
+    chosen = _chosen_residual(estimate, level, 1, valid)
+    return float(chosen @ chosen)
 
 
 def spread_at(estimate: Estimate, level: PairLevel) -> tuple[float, float]:
@@ -73,13 +79,14 @@ def _spread_of_one(estimate: Estimate, level: PairLevel) -> tuple[float, float] 
     return _bounded(1.4826 * away, deviation) if count >= 2 else (1.0, 0.0)
 
 
-def _chosen_residual(estimate: Estimate, level: PairLevel, every: int) -> Float[Tensor, " some"]:
-    """`residual_at` where it is valid, all channels."""
+def _chosen_residual(
+    estimate: Estimate, level: PairLevel, every: int, of: Bool[Tensor, " n"] | None = None
+) -> Float[Tensor, " some"]:
+    """`residual_at` where it is valid, or `of` some samples that are, all channels."""
     sampled, valid = level.look(estimate.matrix)
-    values = sampled.T
+    values, valid = sampled.T, valid if of is None else of
     if not (may_read(values, level.planes, valid) and values.dtype == level.planes.dtype):
-        residual, valid = residual_at(estimate, level, every)
-        return residual[valid].reshape(-1)
+        return residual_at(estimate, level, every)[0][valid[::every]].reshape(-1)
     channels, n = values.shape
     gain, bias = estimate.value.tolist()
     out, count = values.new_empty(channels * -(-n // every)), torch.empty(1, dtype=torch.int64, device="cpu")
