@@ -1,6 +1,8 @@
 """Small fits as users would write them, each compared with SciPy and with differences: `python -m user_programs`."""
 
 from user_programs import (
+    cameras,
+    chains,
     everyday,
     networks,
     numerics,
@@ -10,8 +12,23 @@ from user_programs import (
     sciences,
     states,
     statistics,
+    writing,
     written,
 )
 
-MODULES = everyday, networks, numerics, operators, practice, python, sciences, states, statistics, written
+MODULES = (
+    cameras,
+    chains,
+    everyday,
+    networks,
+    numerics,
+    operators,
+    practice,
+    python,
+    sciences,
+    states,
+    statistics,
+    writing,
+    written,
+)
 """Each takes its programs in."""

@@ -1,6 +1,6 @@
 """Run all programs, or those whose names hold a word that is given: `cd benchmarks && python -m user_programs sparse`.
 
-Twenty minutes of one processor. A program agrees; or mslsq refuses it by name; or it is told by a warning or the status
+Some ten minutes of one processor. A program agrees; or mslsq refuses it by name; or it is told by a warning or the status
 that the solution has no derivative, or is no minimum. Everything else is to be looked at.
 """
 
