@@ -1,7 +1,7 @@
 """Run all programs, or those whose names hold a word that is given: `cd benchmarks && python -m user_programs sparse`.
 
-Some ten minutes of one processor. A program agrees; or mslsq refuses it by name; or it is told by a warning or the status
-that the solution has no derivative, or is no minimum. Everything else is to be looked at.
+Some ten minutes of one processor. A program agrees; or mslsq refuses it by name; or it is told by a warning or the
+status that the solution has no derivative, or is no minimum. Everything else is to be looked at.
 """
 
 import sys
