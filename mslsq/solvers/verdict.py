@@ -179,10 +179,12 @@ class Judge:
         small = verdict.decrease <= ftol * state.model.cost
         unmoved = verdict.level & verdict.resolved & verdict.finite
         believed = accepted & small & (verdict.gain > 0.25) & (stationary | verdict.resolved)
-        hidden = accepted & self._hidden(state.model, proposal, ftol)
-        cost_met = promised & ~hidden & (believed | (unmoved & ~accepted)) & has_squares(kept.cost, kept.gradient)
-        arrived = ~hidden & (accepted | (verdict.resolved & verdict.finite))
+        cost_met = promised & (believed | (unmoved & ~accepted)) & has_squares(kept.cost, kept.gradient)
+        arrived = accepted | (verdict.resolved & verdict.finite)
         step_met = arrived & stationary & (step_norm < xtol * (xtol + size))  # strictly: zero is never met
+        if not self.asks or bool((cost_met | step_met).any()):
+            shown = ~(accepted & self._hidden(state.model, proposal, ftol))
+            cost_met, step_met = cost_met & shown, step_met & shown
         flat = accepted & gradient_met(solver, kept.gradient, gradient_norm, verdict.length, kept.cost, floor)
         tiny = step_norm <= eps * (eps + size)
         nothing = verdict.level & (proposal.predicted <= NOTHING * eps * state.model.cost)
