@@ -69,6 +69,8 @@ class Placed:
     pulled: bool = False
     """May something at the pixels pull at it? The finest level has moved it by more than noise mostly does, or its
     residuals have tails."""
+    apart: Apart = AGREES
+    """What coarser levels say of what stays at the pixels."""
     uneven: float = 0.0
     """Which share of the residuals varies slowly over the map; 0 where the model does not fit, or parts do not
     agree."""
@@ -176,7 +178,7 @@ def believed(
     uneven = unevenness(pair.levels[0], estimate) if pair.options.metric.values and off == 0 and not fitting else 0.0
     reason += seen_twice(pair.levels[0], estimate, way_of(pair.pixels(0, estimate.matrix), pair.reference[0].size))
     pulled = pair.options.metric.values and (apart.moved > PULLED or are_tailed(estimate, pair.levels[0]))
-    return Placed(*placed, *figures, stages, reason, off, fitting, pulled=pulled, uneven=uneven)
+    return Placed(*placed, *figures, stages, reason, off, fitting, pulled=pulled, apart=apart, uneven=uneven)
 
 
 def _doubt(

@@ -8,6 +8,7 @@ at, and placed once more from where it lies.
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -62,24 +63,45 @@ def link(linker: Linker, fixed: int, moving: int, initial: Tensor | None = None)
     placed, values = linked.placed, isinstance(options.metric, SquaredDifference)
     if not (placed.status.ok and placed.pulled and values and 0 < options.prefilter < WIDER) or options.bends:
         return linker, linked
-    maps = linker.map(fixed).values.numpy(force=True), linker.map(moving).values.numpy(force=True)
-    few = all(map(has_few_values, maps))
+    found = in_common(linker, fixed, moving)
+    few = found is not None and found.few
     if options.searches and on_its_noise(linker, linked, few):
         status = MapStatus.AMBIGUOUS
         return linker, replace(linked, placed=replace(placed, status=status, reason=f"{status.sentence} {ON_NOISE}"))
-    period = 0.0 if few else repeated_every(*maps)
-    if not (few or period):
+    if found is None:
         return linker, linked
-    # A loss that knows outliers holds on to pixels that are equal: of seven values to 15 stated errors.
-    loss = None if few else options.loss
-    wider = replace(linker, options=replace(options, prefilter=WIDER, loss=loss))
+    wider = found.linker
     again = wider.link(fixed, moving, linked.transform, trusted=True)
     away = linker.apart(again, linked)
     if not (again.placed.status.ok and away <= max(NEAR * max(linker.map(fixed).mask.shape), placed.corner_sigma)):
         return linker, linked
-    what = "Both maps have few values" if few else f"The pixels of both maps repeat, every {period:.2g}"
-    why = f" {what}: placed behind a Gaussian of {WIDER:.0f} px, {away:.2g} px from where the pixels lay it."
+    why = f" {found.what}: placed behind a Gaussian of {WIDER:.0f} px, {away:.2g} px from where the pixels lay it."
     return wider, replace(again, placed=replace(again.placed, lead=placed.lead)).explained(why)
+
+
+class Grain(NamedTuple):
+    """What two maps have in common, and the linker with the wider Gaussian."""
+
+    linker: Linker
+    what: str
+    """To be said."""
+    few: bool
+    """Have they few values?"""
+
+
+def in_common(linker: Linker, fixed: int, moving: int) -> Grain | None:
+    """The grain of two maps, if they have one in common."""
+    options = linker.options
+    maps = linker.map(fixed).values.numpy(force=True), linker.map(moving).values.numpy(force=True)
+    few = all(map(has_few_values, maps))
+    period = 0.0 if few else repeated_every(*maps)
+    if not (few or period):
+        return None
+    # A loss that knows outliers holds on to pixels that are equal: of seven values to 15 stated errors.
+    loss = None if few else options.loss
+    wider = replace(linker, options=replace(options, prefilter=WIDER, loss=loss))
+    what = "Both maps have few values" if few else f"The pixels of both maps repeat, every {period:.2g}"
+    return Grain(wider, what, few)
 
 
 def has_few_values(raster: Float[np.ndarray, "channels height width"]) -> bool:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from mslsq.alignment import grain
+from mslsq.alignment.coarser import AGREES
 from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.estimate import Estimate
@@ -46,9 +48,17 @@ class Filling:
     consensus: Consensus
 
     @cached_property
+    def grained(self) -> grain.Grain | None:
+        """A grain that maps have in common, where it may pull at their places."""
+        asked = (link for link in self.consensus.links if link.linked.placed.pulled)
+        found = (grain.in_common(self.linker, *link.pair) for link in asked)
+        return next((each for each in found if each is not None), None)
+
+    @cached_property
     def settling(self) -> Settling:
         """The solves."""
-        return Settling(self.linker, self.graph, self.consensus, self.draft.reference)
+        linker = self.linker if self.grained is None else self.grained.linker
+        return Settling(linker, self.graph, self.consensus, self.draft.reference)
 
     def fill(self) -> None:
         """All from the pixels; where that solve has no end, what links say whose loops close."""
@@ -70,6 +80,8 @@ class Filling:
             remark, rest = CURVED + remark, found.rest
         elif plain.lit:
             remark, rest = LIT + remark, np.hypot(found.rest, MISSED * self.settling.apart(start, found.state))
+        if self.grained is not None:
+            remark = f" {self.grained.what}: placed behind a Gaussian of {grain.WIDER:.0f} px." + remark
         # Gains and biases are those without a curve.
         state = State(found.state.warps, plain.state.values)
         self.write(state, spread.covariance[maps, :, maps], remark, rest=rest)
@@ -116,15 +128,18 @@ class Filling:
                 continue
             placed = link.linked.placed
             if not placed.status.ok:
-                placed = replace(placed, reason=f"{MapStatus.ALIGNED.sentence} {BY_LOOPS}")
+                placed = replace(placed, reason=f"{MapStatus.ALIGNED.sentence} {BY_LOOPS}", apart=AGREES)
+            elif self.grained is not None:  # little of the grain is left
+                placed = replace(placed, reason=placed.reason.replace(placed.apart.sentence, ""), apart=AGREES)
             estimate = Estimate(pixels.new_tensor(state.warps[index]), pixels.new_zeros(2), "joint")
             block = pixels.new_tensor(spread[index])
             sigma = corner_sigma(estimate, block, frame, options.model)
             if rest is not None:
                 whole = math.hypot(sigma, rest[index])
                 block, sigma = block * (whole / sigma) ** 2, whole
-            if placed.drift > sigma:  # what the link's reason says
-                block, sigma = block * (placed.drift / sigma) ** 2, placed.drift
+            said = max(placed.drift, placed.apart.pixels)  # in the link's reason
+            if said > sigma:
+                block, sigma = block * (said / sigma) ** 2, said
             gain, bias = (pixels.new_tensor(value) for value in self.settling.in_pixels(index, *state.values[index]))
             self.draft.place(index, pixels[index], gain, bias, block, sigma)
             self.draft.believe(index, link.fixed if index == link.moving else link.moving, placed, remark)

@@ -6,7 +6,7 @@ import scipy.ndimage
 import torch
 
 import mslsq
-from mslsq.alignment import AlignmentOptionError, MapStatus, align, synthetic
+from mslsq.alignment import AlignmentOptionError, MapStatus, align, grain, synthetic
 from mslsq.alignment.descent import Descent
 from mslsq.alignment.joint import LinkStatus, settling
 from mslsq.alignment.joint.state import State
@@ -159,6 +159,20 @@ def test_under_gammas_maps_are_placed_along_curves_of_values(mosaic, monkeypatch
     assert (off < 2.5 * found.corner_sigma[1:].numpy()).all()
     monkeypatch.setattr(settling.Settling, "along_curves", lambda *_: None)
     assert np.sqrt(np.mean(off**2)) < 0.5 * np.sqrt(np.mean(np.array(errors(align(bent), mosaic)) ** 2))
+
+
+def test_maps_whose_pixels_repeat_are_placed_behind_a_wider_gaussian(monkeypatch):
+    """Averages of 4 x 4 pixels, held over these."""
+    mosaic = cut(base("camera"), ring(3, 30.0, (250, 250)), 128, seed=1, model="translation")
+    held = [torch.nn.functional.avg_pool2d(one[None], 4)[0] for one in mosaic.maps]
+    held = [one.repeat_interleave(4, 0).repeat_interleave(4, 1) for one in held]
+    found = align(held, model="translation")
+    off = np.array(errors(found, mosaic))
+    assert all("repeat, every 4" in found.reasons[i] and "Averages of" not in found.reasons[i] for i in range(1, 3))
+    assert (off < 4 * found.corner_sigma[1:].numpy()).all()
+    monkeypatch.setattr(grain, "in_common", lambda *_: None)
+    before = np.array(errors(align(held, model="translation"), mosaic))
+    assert np.sqrt(np.mean(off**2)) < 0.3 * np.sqrt(np.mean(before**2))
 
 
 def test_joint_is_true_false_or_auto(mosaic):
