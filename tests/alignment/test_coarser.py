@@ -69,11 +69,11 @@ def test_another_hypothesis_of_a_coarser_level_says_nothing(monkeypatch):
     maps = [one + 0.01 * random.standard_normal(one.shape) for one in views("brick")]
     found = placed(maps)
 
-    def elsewhere(pair, estimate, sigma):
+    def elsewhere(pair, estimate, *known):
         far = estimate.matrix.clone()
         far[:2, 2] += 0.5
         pair.ends.update(dict.fromkeys(coarser.COARSER, replace(estimate, matrix=far)))
-        asked.append(coarser.coarser_place(pair, estimate, sigma))
+        asked.append(coarser.coarser_place(pair, estimate, *known))
         return asked[-1]
 
     monkeypatch.setattr(belief, "coarser_place", elsewhere)
