@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -63,12 +64,8 @@ def link(linker: Linker, fixed: int, moving: int, initial: Tensor | None = None)
     placed, values = linked.placed, isinstance(options.metric, SquaredDifference)
     if not (placed.status.ok and placed.pulled and values and 0 < options.prefilter < WIDER) or options.bends:
         return linker, linked
-    found = in_common(linker, fixed, moving)
-    few = found is not None and found.few
-    if options.searches and on_its_noise(linker, linked, few):
-        status = MapStatus.AMBIGUOUS
-        return linker, replace(linked, placed=replace(placed, status=status, reason=f"{status.sentence} {ON_NOISE}"))
-    if found is None:
+    linked, found = unless_on_noise(linker, linked), in_common(linker, fixed, moving)
+    if found is None or not linked.placed.status.ok:
         return linker, linked
     wider = found.linker
     again = wider.link(fixed, moving, linked.transform, trusted=True)
@@ -77,6 +74,20 @@ def link(linker: Linker, fixed: int, moving: int, initial: Tensor | None = None)
         return linker, linked
     why = f" {found.what}: placed behind a Gaussian of {WIDER:.0f} px, {away:.2g} px from where the pixels lay it."
     return wider, replace(again, placed=replace(again.placed, lead=placed.lead)).explained(why)
+
+
+def unless_on_noise(linker: Linker, linked: Linked) -> Linked:
+    """A place that was looked for; refused, where it is that of noise which both maps have at the same pixels."""
+    placed = linked.placed
+    if not (placed.status.ok and placed.pulled and linker.options.searches):
+        return linked
+    few = all(has_few_values(linker.map(index).values.numpy(force=True)) for index in (linked.fixed, linked.moving))
+    if not on_its_noise(linker, linked, few):
+        return linked
+    status = MapStatus.AMBIGUOUS
+    # Loops close on such places, too: they are not to be counted.
+    known = {"covariance": torch.full_like(placed.covariance, math.nan), "corner_sigma": math.nan}
+    return replace(linked, placed=replace(placed, status=status, reason=f"{status.sentence} {ON_NOISE}", **known))
 
 
 class Grain(NamedTuple):

@@ -56,3 +56,10 @@ def test_thresholds_of_its_own_leave_the_scene_its_place():
     own = np.random.default_rng(11).random((SIZE, SIZE))
     status, shift, _ = placed(dithered(seen()), dithered(seen(7, -5), own), min_detail=0.2, min_lead=0.5)
     assert status.ok and np.hypot(*(shift - (-7, 5))) < 1.0
+
+
+def test_maps_together_are_not_placed_on_their_noise():
+    """All links would close: the maps lie as they lay."""
+    maps = [torch.from_numpy(dithered(seen(*shift))) for shift in ((0, 0), (7, -5), (-6, 9))]
+    result = align(maps, model="translation")
+    assert result.aligned == [0] and any("thresholds of a dither" in reason for reason in result.reasons[1:])

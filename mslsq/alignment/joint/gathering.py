@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.alignment.grain import unless_on_noise
 from mslsq.alignment.joint.connections import components
 from mslsq.alignment.joint.links import DECISIVE, Link, LinkStatus
 from mslsq.alignment.joint.screening import Candidate, coarse_levels, predicted_overlap, screened
@@ -49,7 +50,8 @@ class Gathering:
 
     def attempt(self, fixed: int, moving: int, initial: Tensor | None = None, predicted: bool = False) -> Link:
         """Place one map on another, and keep the result unless a better one is known."""
-        link = Link.of(self.linker.link(fixed, moving, initial, trusted=predicted), predicted)
+        linked = self.linker.link(fixed, moving, initial, trusted=predicted)
+        link = Link.of(linked if predicted else unless_on_noise(self.linker, linked), predicted)
         known = self.links.get(link.pair)
         if known is None or link.status < known.status:
             self.links[link.pair] = link
@@ -95,7 +97,8 @@ class Gathering:
         """Place a pair from every peak of its correlation, and keep the placement with the most support; undecided
         where another one has nearly as much."""
         pair = candidate.fixed, candidate.moving
-        links = [Link.of(self.linker.link(*pair, transform)) for transform in candidate.transforms]
+        found = [self.linker.link(*pair, transform) for transform in candidate.transforms]
+        links = [Link.of(unless_on_noise(self.linker, linked)) for linked in found]
         links.sort(key=lambda link: (link.status, -link.support))
         best, side = links[0], max(self.linker.map(pair[0]).mask.shape)
         for other in links[1:]:
