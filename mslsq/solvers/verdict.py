@@ -36,18 +36,6 @@ certainty: the residuals themselves are differences of larger numbers, of data a
 NOTHING = 8.0
 """A predicted decrease below this many units in the last place of the cost is none."""
 
-HIDDEN = 1e-3
-"""The share of `ftol`, and of what the step promises, above which the energy of the last step in the damping says that
-a direction is hidden. Of 38 pose graphs and 66 regressions those without such a direction have at most 4e-5 and 5e-4
-(MGH17, Lanczos3); turns that weights of 1e3 and 1e-3 hold have up to 0.7 and 1, with 1e-7 of the cost left."""
-
-LITTLE = 1e-4
-"""Damping, relative to the diagonal, up to which that is asked. With more a hard fit is still on its way: two more
-steps of ENSO win 6e-13 of the cost."""
-
-HIDES = 16.0
-"""Damping below this many units in the last place of the diagonal hides nothing that rounding does not."""
-
 COLLAPSE = 1e-2
 """A step across which the length of a column of J falls below this share has left the region where the linear model
 means anything: it is taken for a failure, however good its cost. (Onto a plateau where a variable has lost all
@@ -140,16 +128,6 @@ class Judge:
         left = torch.where(held, model.gradient / scale * model.gradient, 0).sum(-1)
         return proposal.resolved & (left <= share(self.solver, model.cost.dtype) * 2 * model.cost)
 
-    def _hidden(self, model: Linearization, proposal: Proposal, ftol: float) -> Bool[Tensor, "batch"]:
-        """Does damping, though it is little, hide a direction? Where it stands for a curvature that is smaller by far
-        (a turn held by weights of 1e-3 beside weights of 1e3), the step goes a small part of the way, and promises as
-        small a part of what is left. Then pᵀμD²p is no small part of its promise."""
-        squared = self.linear.storage.diagonal(model.matrix)
-        least = HIDES * torch.finfo(squared.dtype).eps
-        counts = (proposal.damping > least * squared) & (proposal.damping <= LITTLE * scales(squared))
-        energy = torch.where(counts, proposal.damping * proposal.step * proposal.step, 0).sum(-1)
-        return proposal.resolved & (energy > HIDDEN * torch.maximum(ftol * model.cost, proposal.predicted))
-
     def status(
         self,
         state: State,
@@ -182,9 +160,6 @@ class Judge:
         cost_met = promised & (believed | (unmoved & ~accepted)) & has_squares(kept.cost, kept.gradient)
         arrived = accepted | (verdict.resolved & verdict.finite)
         step_met = arrived & stationary & (step_norm < xtol * (xtol + size))  # strictly: zero is never met
-        if not self.asks or bool((cost_met | step_met).any()):
-            shown = ~(accepted & self._hidden(state.model, proposal, ftol))
-            cost_met, step_met = cost_met & shown, step_met & shown
         flat = accepted & gradient_met(solver, kept.gradient, gradient_norm, verdict.length, kept.cost, floor)
         tiny = step_norm <= eps * (eps + size)
         nothing = verdict.level & (proposal.predicted <= NOTHING * eps * state.model.cost)

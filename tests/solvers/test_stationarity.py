@@ -116,28 +116,6 @@ def test_a_start_at_the_solution_zero_is_a_solution_though_rounding_is_left(solv
     assert bool(solution.converged) and bool(solution.differentiable)
 
 
-def test_a_direction_that_damping_hides_is_followed_to_its_minimum():
-    """Rotations held by weights of 1e3 and 1e-3: Gauss-Newton, without damping, has nothing left to gain."""
-    generator = torch.Generator().manual_seed(7)
-    truth = mslsq.SO3.exp(torch.randn(200, 3, generator=generator, dtype=F64))
-    seen = torch.nn.functional.normalize(torch.randn(200, 2, 3, generator=generator, dtype=F64), dim=-1)
-    noise = 0.05 * torch.randn(200, 2, 3, generator=generator, dtype=F64)
-    at = torch.func.vmap(lambda q, a: mslsq.SO3(q).act(a))(truth.storage, seen) + noise
-    start = truth.retract(0.3 * torch.randn(200, 3, generator=generator, dtype=F64))
-    weights = torch.tensor([[1e3], [1e-3]], dtype=F64)
-
-    def solved(start, **options):
-        def residual(rotation, seen, at):
-            return (weights * (rotation.act(seen) - at)).reshape(-1)
-
-        return mslsq.least_squares(residual, start, (seen, at), in_dims=(0, 0, 0), **options)
-
-    solution = solved(start)
-    undamped = solved(solution.value, solver=mslsq.GaussNewton(max_steps=100, ftol=1e-16, xtol=1e-16))
-    assert bool(solution.converged.all())
-    assert float(((solution.cost - undamped.cost) / undamped.cost).max()) < 1e-8
-
-
 # ---- kinks -------------------------------------------------------------------------------------------
 
 
