@@ -140,9 +140,9 @@ class Judge:
     ) -> Int[Tensor, "batch"]:
         """The status of every running problem after the step. Only an accepted step can meet a tolerance, with two
         exceptions: a Gauss–Newton step that the cost cannot tell from no step at all, and one that is shorter than
-        `xtol` where the cost is its own rounding (ranges to far landmarks, as many as unknowns). Then the current point
-        is the minimum. A step that damping or radius has made short proves nothing by its length: the gradient must
-        agree."""
+        `xtol` where the cost, or what the step promises, is rounding (ranges to far landmarks, as many as unknowns).
+        Then the current point is the minimum. A step that damping or radius has made short proves nothing by its
+        length: the gradient must agree."""
         eps = torch.finfo(step_norm.dtype).eps
         solver, accepted = self.solver, verdict.accepted
         size = torch.stack([(x * x).sum((1, 2)) for x in state.values]).sum(0).sqrt()
@@ -158,7 +158,10 @@ class Judge:
         unmoved = verdict.level & verdict.resolved & verdict.finite
         believed = accepted & small & (verdict.gain > 0.25) & (stationary | verdict.resolved)
         cost_met = promised & (believed | (unmoved & ~accepted)) & has_squares(kept.cost, kept.gradient)
-        arrived = accepted | (verdict.resolved & verdict.finite)
+        # A promise of more than rounding that is not kept is no end: the linear model means nothing there.
+        rounding = kept.cost <= (LEVEL * eps) ** 2 * (squared_norms * sizes).sum(-1)
+        rounding = rounding | (proposal.predicted <= LEVEL * eps * state.model.cost)
+        arrived = accepted | (verdict.resolved & verdict.finite & rounding)
         step_met = arrived & stationary & (step_norm < xtol * (xtol + size))  # strictly: zero is never met
         flat = accepted & gradient_met(solver, kept.gradient, gradient_norm, verdict.length, kept.cost, floor)
         tiny = step_norm <= eps * (eps + size)
