@@ -18,6 +18,7 @@ from torch import Tensor
 from mslsq.alignment.fixed import on_its_noise
 from mslsq.alignment.linking import NEAR, Linked, Linker
 from mslsq.alignment.metrics import SquaredDifference
+from mslsq.alignment.options import Options
 from mslsq.alignment.result import MapStatus
 
 WIDER = 3.0
@@ -61,8 +62,8 @@ def link(linker: Linker, fixed: int, moving: int, initial: Tensor | None = None)
     """`linker.link`; behind a wider Gaussian, with the linker that has it, where the two maps have a grain in
     common."""
     linked, options = linker.link(fixed, moving, initial), linker.options
-    placed, values = linked.placed, isinstance(options.metric, SquaredDifference)
-    if not (placed.status.ok and placed.pulled and values and 0 < options.prefilter < WIDER) or options.bends:
+    placed = linked.placed
+    if not (placed.status.ok and placed.pulled and can_be_wider(options)) or options.bends:
         return linker, linked
     linked, found = unless_on_noise(linker, linked), in_common(linker, fixed, moving)
     if found is None or not linked.placed.status.ok:
@@ -96,13 +97,18 @@ class Grain(NamedTuple):
     linker: Linker
     what: str
     """To be said."""
-    few: bool
-    """Have they few values?"""
+
+
+def can_be_wider(options: Options) -> bool:
+    """Are values compared behind a Gaussian that is narrower? With none at all the pixels are what is asked for."""
+    return isinstance(options.metric, SquaredDifference) and 0 < options.prefilter < WIDER
 
 
 def in_common(linker: Linker, fixed: int, moving: int) -> Grain | None:
-    """The grain of two maps, if they have one in common."""
+    """The grain of two maps, if they have one in common, and a wider Gaussian may take it out."""
     options = linker.options
+    if not can_be_wider(options):
+        return None
     maps = linker.map(fixed).values.numpy(force=True), linker.map(moving).values.numpy(force=True)
     few = all(map(has_few_values, maps))
     period = 0.0 if few else repeated_every(*maps)
@@ -112,7 +118,7 @@ def in_common(linker: Linker, fixed: int, moving: int) -> Grain | None:
     loss = None if few else options.loss
     wider = replace(linker, options=replace(options, prefilter=WIDER, loss=loss))
     what = "Both maps have few values" if few else f"The pixels of both maps repeat, every {period:.2g}"
-    return Grain(wider, what, few)
+    return Grain(wider, what)
 
 
 def has_few_values(raster: Float[np.ndarray, "channels height width"]) -> bool:

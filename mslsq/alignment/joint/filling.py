@@ -84,7 +84,7 @@ class Filling:
             remark = f" {self.grained.what}: placed behind a Gaussian of {grain.WIDER:.0f} px." + remark
         # Gains and biases are those without a curve.
         state = State(found.state.warps, plain.state.values)
-        self.write(state, spread.covariance[maps, :, maps], remark, rest=rest)
+        self.write(state, spread.covariance[maps, :, maps], remark, rest=rest, grained=self.grained is not None)
 
     def start(self) -> State:
         """The pose graph's warps, and the values along the strongest links."""
@@ -115,9 +115,10 @@ class Filling:
         remark: str,
         doubted: Collection[int] = (),
         rest: Float[np.ndarray, " maps"] | None = None,
+        grained: bool = False,
     ) -> None:
         """The maps' entries, with the covariances of their warps, and pixels that are to come; but for the doubted,
-        which are left out."""
+        which are left out. Of solves without the grain what links say of it is not true any more."""
         frame, options = self.graph.frame, self.linker.options
         pixels = frame.to_pixels(torch.from_numpy(state.warps)).to(frame.centre)
         for index, link in self.settling.tree.items():
@@ -129,7 +130,7 @@ class Filling:
             placed = link.linked.placed
             if not placed.status.ok:
                 placed = replace(placed, reason=f"{MapStatus.ALIGNED.sentence} {BY_LOOPS}", apart=AGREES)
-            elif self.grained is not None:  # little of the grain is left
+            elif grained:
                 placed = replace(placed, reason=placed.reason.replace(placed.apart.sentence, ""), apart=AGREES)
             estimate = Estimate(pixels.new_tensor(state.warps[index]), pixels.new_zeros(2), "joint")
             block = pixels.new_tensor(spread[index])

@@ -170,6 +170,8 @@ def test_maps_whose_pixels_repeat_are_placed_behind_a_wider_gaussian(monkeypatch
     off = np.array(errors(found, mosaic))
     assert all("repeat, every 4" in found.reasons[i] and "Averages of" not in found.reasons[i] for i in range(1, 3))
     assert (off < 4 * found.corner_sigma[1:].numpy()).all()
+    for own in (0.0, 4.0):  # is what the user wants
+        assert "placed behind" not in align(held, model="translation", prefilter=own).message()
     monkeypatch.setattr(grain, "in_common", lambda *_: None)
     before = np.array(errors(align(held, model="translation"), mosaic))
     assert np.sqrt(np.mean(off**2)) < 0.3 * np.sqrt(np.mean(before**2))
