@@ -1,5 +1,6 @@
 """What a solve returns: statuses that are sentences, and the solution as a pytree of tensors."""
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
@@ -115,6 +116,16 @@ class Completed:
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).__dataclass_fields__}  # type: ignore[attr-defined]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """In memory of its own. What carries derivatives still does, to the same inputs: PyTorch copies no such
+        tensor deeply, as it cannot tell whether its graph is meant."""
+
+        def copied(leaf: Any) -> Any:
+            carries = isinstance(leaf, Tensor) and leaf.grad_fn is not None
+            return leaf.clone() if carries else copy.deepcopy(leaf, memo)
+
+        return type(self)(**{name: pytree.map_leaves(copied, x) for name, x in self.__getstate__().items()})
 
 
 WITH_WHOLE_HISTORY = 8192
@@ -254,3 +265,5 @@ def _register(cls: type) -> None:
 
 _register(History)
 _register(Solution)
+# Numbers with names and nothing else: `torch.load` makes them as it makes tensors, without `weights_only=False`.
+torch.serialization.add_safe_globals([Status, History, Solution])

@@ -67,6 +67,8 @@ class Manifold:
             if value is not None and not (isinstance(value, int) and value >= 0):
                 raise TypeError(f"{cls.__name__}.{name} must be an int, got {value!r}")
         pytree.register(cls, _flatten, lambda children, _: cls._wrap(children[0]), _leaf_names)
+        if cls.__module__.startswith("mslsq."):
+            torch.serialization.add_safe_globals([cls])  # a tensor with a name: `torch.load` may make it
 
     @_of_one_tensor
     def __init__(self, storage: Float[Tensor, "*batch storage"]) -> None:

@@ -132,3 +132,38 @@ def test_a_layer_that_has_solved_goes_to_other_processes(method):
     with multiprocessing.get_context(method).Pool(2) as pool:
         found = pool.map_async(answered, [layer] * 3).get(timeout=120)
     torch.testing.assert_close(torch.tensor(found), torch.tensor([expected] * 3), rtol=1e-6, atol=1e-6)
+
+
+def restored(made):
+    """Through a file, as `torch.load` reads one by default: no code of the file's is run."""
+    file = io.BytesIO()
+    torch.save(made, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def of_poses():
+    pose = mslsq.Variable("pose", mslsq.SE3, count=2)
+    between = mslsq.Between(pose[torch.tensor([0])], pose[torch.tensor([1])], measured=mslsq.SE3.identity(1, dtype=F64))
+    start = mslsq.SE3.exp(0.1 * torch.arange(12, dtype=F64).view(2, 6))
+    return mslsq.solve(mslsq.Problem(between, pose.fixed([0])), {"pose": start})
+
+
+def test_solutions_and_elements_are_loaded_with_weights_only():
+    solution = of_poses()
+    again = restored({"best": solution, "why": mslsq.Status(int(solution.status))})
+    assert torch.equal(again["best"].value["pose"].storage, solution.value["pose"].storage)
+    assert torch.equal(again["best"].history.cost.nan_to_num(), solution.history.cost.nan_to_num())
+    assert again["why"] is mslsq.Status(int(solution.status)) and again["best"].message() == solution.message()
+    for element in (mslsq.SO3.identity(dtype=F64), mslsq.UnitVector.of_dim(4)(torch.eye(4, dtype=F64)[0])):
+        assert torch.equal(restored(element).storage, element.storage)
+
+
+def test_a_deep_copy_of_a_solution_has_its_own_memory_and_the_same_derivative():
+    y = Y.clone().requires_grad_()
+    solution = mslsq.least_squares(residual, START, (T, y))
+    copied = copy.deepcopy(solution)
+    assert torch.equal(copied.value, solution.value) and copied.value.data_ptr() != solution.value.data_ptr()
+    assert torch.equal(copied.history.accepted, solution.history.accepted)
+    (expected,) = torch.autograd.grad(solution.value[0], y, retain_graph=True)
+    assert torch.equal(torch.autograd.grad(copied.value[0], y)[0], expected)
