@@ -97,6 +97,8 @@ class Plan:
     """Was something recorded found to differ from the user's Python?"""
     trusted: Any = field(default=None, init=False, repr=False)
     """What is known of the code that it was made of (`front.trust`)."""
+    loops: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    """By solver the short way around its recorded steps (`solvers.short_loop`)."""
     parts: dict[int, "Plan"] = field(default_factory=dict, init=False, repr=False)
     """For parts of the batch, by their sizes (`solvers.compaction`)."""
     notes: Notes = field(default_factory=Notes)

@@ -39,6 +39,9 @@ MOST_STEPS = 100_000
 """Of a loop whose memory has room for the history of all: 3 MB."""
 
 
+LOOPS = 8
+"""Solvers of a plan whose loops are kept."""
+
 SMALL_INPUT = 1 << 14
 """Bytes of an input that is kept from call to call: to compare them takes a tenth of the time of laying them out."""
 
@@ -119,12 +122,19 @@ class ShortLoop:
         if not solver.early_stop or not solver.keeps_graphs or is_watched(solver):
             return None
         layouts = tuple([block.layout for block in task.blocks(plan)])
+        # One for all statements of a plan: its native loop, and the inputs that it has laid out, serve the next, too.
+        known = plan.loops.get(solver)
+        if known is not None and known.layouts == layouts:
+            return known
         linear, called = linear_solver_of(task, plan), None
         if is_small_and_dense(task, plan) and plan.structure.padding is None:
             system = replace(task.system, terms=(), key=None)
             called = CalledLoop(plan, solver, replace(linearizer_of(task, plan), system=system, assemblies=()))
         kept: tuple[dict[str, _LaidOut], ...] = tuple([{} for _ in layouts])
-        return ShortLoop(plan, layouts, solver, creep_of(task, linear), called, kept=kept)
+        made = ShortLoop(plan, layouts, solver, creep_of(task, linear), called, kept=kept)
+        if len(plan.loops) < LOOPS:
+            plan.loops[solver] = made
+        return made
 
     def solve(
         self, values: Values, inputs: tuple[Inputs, ...], wish: Wish | None = None
