@@ -10,7 +10,7 @@ The place stays: of maps of two values the coarser one is often worse.
 from dataclasses import dataclass
 
 from mslsq.alignment.estimate import Estimate, judge, sane
-from mslsq.alignment.leads import Pair
+from mslsq.alignment.leads import WIDE, Pair
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.refine import refine
 from mslsq.alignment.uncertainty import corner_sigma, tangent_covariance
@@ -82,8 +82,8 @@ def coarser_place(pair: Pair, estimate: Estimate, sigma: float, least: float) ->
         away = corner_error(pair.pixels(0, there.matrix), here, *size)
         if away > level.factor:
             (again,) = refine([estimate], level, options.model, options.loss, pair.freedom, STEPS, "coarse")
-            ends = [each for each in (there, again.estimate) if sane(each)]
-            there = max((judge(each, level) for each in ends), key=lambda each: each.score)
+            ends = [judge(each, level) for each in (there, again.estimate) if sane(each)]
+            there = max(ends, key=lambda each: each.score * min(each.overlap / WIDE, 1.0) ** 0.5)
             away = corner_error(pair.pixels(0, there.matrix), here, *size)
         if not away > max(sigma, least, found.pixels):
             continue

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mslsq.alignment import belief, coarser, grain
+from mslsq.alignment.estimate import judge
 from tests.alignment.grained import dithered, placed, views
 
 SAID = "Averages of"
@@ -37,15 +38,26 @@ def test_noise_alone_says_nothing(monkeypatch):
     assert placed(maps) == found and SAID not in found[2]
 
 
-def test_another_hypothesis_of_a_coarser_level_says_nothing(monkeypatch):
-    """What led there was left for a better place on the way: as of the ends of a search."""
+@pytest.mark.parametrize(("by", "agreeing"), [(0.5, None), (1.2, 0.999)])
+def test_another_hypothesis_of_a_coarser_level_says_nothing(monkeypatch, by, agreeing):
+    """What led there was left for a better place on the way: as of the ends of a search. Nor does one that agrees by
+    chance, where it overlaps by little."""
     random, asked = np.random.default_rng(0), []
     maps = [one + 0.01 * random.standard_normal(one.shape) for one in views("brick")]
     found = placed(maps)
 
+    def judged(estimate, level):
+        found = judge(estimate, level)
+        if agreeing is None:
+            return found
+        known = agreeing if found.overlap < 0.2 else 0.7
+        return replace(found, ncc=known, detail=known)
+
+    monkeypatch.setattr(coarser, "judge", judged)
+
     def elsewhere(pair, estimate, *known):
         far = estimate.matrix.clone()
-        far[:2, 2] += 0.5
+        far[:2, 2] += by
         pair.ends.update(dict.fromkeys(coarser.COARSER, replace(estimate, matrix=far)))
         asked.append(coarser.coarser_place(pair, estimate, *known))
         return asked[-1]
