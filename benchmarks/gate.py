@@ -107,15 +107,16 @@ def _without_times(numbers: dict[str, float]) -> dict[str, float]:
     return {kind: value for kind, value in numbers.items() if kind != "ratio"}
 
 
-def processor() -> str:
+def processor(about: Path = Path("/proc/cpuinfo")) -> str:
     """The maker and the family of this processor, as Linux names them ("AuthenticAMD 25": Zen 3 and 4, "AuthenticAMD
-    26": Zen 5); elsewhere what Python knows of it."""
-    about = Path("/proc/cpuinfo")
+    26": Zen 5); of Intel's, which are all of one family, the model, too ("GenuineIntel 6-207": Emerald Rapids).
+    Elsewhere what Python knows of it."""
     lines = about.read_text().splitlines() if about.exists() else []
     named = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    if "vendor_id" in named and "cpu family" in named:
-        return f"{named['vendor_id']} {named['cpu family']}"
-    return platform.processor() or platform.machine()
+    if "vendor_id" not in named or "cpu family" not in named:
+        return platform.processor() or platform.machine()
+    name = f"{named['vendor_id']} {named['cpu family']}"
+    return f"{name}-{named['model']}" if named["vendor_id"] == "GenuineIntel" and "model" in named else name
 
 
 def measure_target(repeats: int) -> Measured:

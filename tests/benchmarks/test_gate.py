@@ -118,6 +118,22 @@ def test_this_processor_has_a_name() -> None:
     assert gate.processor() == gate.processor() != ""
 
 
+@pytest.mark.parametrize(
+    ("maker", "family", "model", "name"),
+    [
+        ("AuthenticAMD", 25, 1, "AuthenticAMD 25"),
+        ("GenuineIntel", 6, 207, "GenuineIntel 6-207"),
+        ("GenuineIntel", 6, 158, "GenuineIntel 6-158"),  # without AVX-512, seven years older
+    ],
+)
+def test_processors_of_intel_are_told_apart_by_their_model(
+    maker: str, family: int, model: int, name: str, tmp_path: Path
+) -> None:
+    about = f"vendor_id\t: {maker}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: {maker} 3.0 GHz\n"
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{about}\nprocessor\t: 1\n{about}")
+    assert gate.processor(tmp_path / "cpuinfo") == name
+
+
 def test_one_without_a_baseline_is_said_and_nothing_compared_is_no_success(tmp_path: Path) -> None:
     baseline = tmp_path / "baseline.json"
     baseline.write_text(json.dumps(of(avx512=BASELINE)))
