@@ -15,7 +15,7 @@ from mslsq.levels import belongs_to, constant
 from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
-from mslsq.private import transforms_are_active
+from mslsq.private import forward_modes_are_nested, transforms_are_active
 from mslsq.problem.system import Inputs, Unknown
 from mslsq.solvers.box import Landing, box_of, on_bounds
 from mslsq.solvers.choices import linear_solver_of
@@ -232,28 +232,42 @@ class Failed(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, mask, ctx.forward_fill, ctx.backward_fill = inputs
-        ctx.save_for_backward(mask)
-        ctx.save_for_forward(mask)
+        x, mask, ctx.forward_fill, ctx.backward_fill = inputs
+        ctx.save_for_backward(x, mask)
+        ctx.save_for_forward(x, mask)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        (mask,) = ctx.saved_tensors
-        return torch.where(mask, ctx.backward_fill, 0 * gradient), None, None, None
+        return _filled(ctx, ctx.backward_fill, gradient), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        (mask,) = ctx.saved_tensors
-        return torch.where(mask, ctx.forward_fill, 0 * tangent)
+        return _filled(ctx, ctx.forward_fill, tangent)
+
+
+def _filled(ctx: Any, fill: float, derivative: Tensor) -> Tensor:
+    """`fill` under the mask, else zero; and where it is not zero, so are its own derivatives: a constant NaN has the
+    derivative zero, and so had the Hessian of a problem that has no derivative at all.
+
+    """
+    x, mask = ctx.saved_tensors
+    if fill == 0:
+        return torch.where(mask, fill, 0 * derivative)
+    return torch.where(mask, fill + 0 * Failed.apply(x, mask, ctx.forward_fill, ctx.backward_fill), 0 * derivative)
 
 
 def marked(x: Tensor, mask: Tensor, forward_fill: float, backward_fill: float) -> Tensor:
     """x, its derivatives replaced under the mask.
 
     The others do not pass through the Function: under `jacfwd(jacfwd(...))` its own derivative is lost (pytorch
-    #197867), so it has none for them.
+    #197867), so it has none for them. What has failed gets its NaN there from the root of zero, x − x squared: its
+    derivatives of all orders are NaN. (Only there: backward it would pass NaN on to what others share.)
     """
-    return torch.where(mask, Failed.apply(x, mask, forward_fill, backward_fill), x)
+    found = torch.where(mask, Failed.apply(x, mask, forward_fill, backward_fill), x)
+    if forward_fill == 0 or not forward_modes_are_nested():
+        return found
+    zero = found - constant(found)
+    return found + torch.where(mask & torch.isfinite(found), (zero * zero).sqrt(), 0)
 
 
 def per_entry(mask: Bool[Tensor, "batch"], like: Tensor) -> Tensor:

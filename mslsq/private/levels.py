@@ -21,6 +21,12 @@ def transforms_are_active() -> bool:
     return bool(_functorch.get_interpreter_stack())
 
 
+def forward_modes_are_nested() -> bool:
+    """Is a `torch.func` transform of forward mode running inside of another one?"""
+    stack = _functorch.get_interpreter_stack() or ()
+    return sum(level.key() == _functorch.TransformType.Jvp for level in stack) > 1
+
+
 def is_differentiated_once_at_most() -> bool:
     """Can at most a first derivative be taken of what is computed now, in reverse mode?
 

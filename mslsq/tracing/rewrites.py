@@ -22,9 +22,10 @@ from mslsq.tracing.replacements import factorizations
 aten = torch.ops.aten
 
 
-def conj(x: Tensor) -> Tensor:
-    """`aten._conj` is a lazy view that `view_as_real` refuses."""
-    return x.conj().resolve_conj()
+def conj(x: Tensor | complex) -> Tensor:
+    """`aten._conj` is a lazy view that `view_as_real` refuses. It takes numbers, too: the pullback of a product with
+    1j conjugates that."""
+    return aten._conj.default(x).resolve_conj()
 
 
 def as_complex(x: Tensor) -> Tensor:

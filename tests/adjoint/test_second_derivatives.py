@@ -75,3 +75,45 @@ def test_an_operation_that_has_no_second_derivative_is_named():
         assert solution.differentiable
     detached = mslsq.least_squares(distances, torch.tensor([0.3, 0.2], dtype=F64), args=(d,), adjoint=mslsq.Detached())
     assert detached.converged
+
+
+def good_or_kinked(x, d):
+    """A smooth problem for d < 1.5, one that ends at a kink for others."""
+    return torch.stack([torch.where(d > 1.5, 1 + (x[0] - d).abs(), x[0] ** 3 - d), 0.5 * (x[0] - 5)])
+
+
+@pytest.mark.filterwarnings("ignore::mslsq.errors.NotDifferentiableWarning")
+@pytest.mark.parametrize("outer", [torch.func.jacfwd, torch.func.jacrev])
+@pytest.mark.parametrize("inner", [torch.func.jacfwd, torch.func.jacrev])
+def test_a_problem_without_a_derivative_has_no_second_one_either(outer, inner):
+    # A constant NaN has the derivative zero: forward mode on top gave a Hessian of zeros.
+    def value(d):
+        return mslsq.least_squares(good_or_kinked, torch.ones(1, dtype=F64), (d[0],)).value[0]
+
+    good, kinked = torch.tensor([[1.0], [2.0]], dtype=F64)
+    assert outer(inner(value))(kinked).isnan().all()
+    assert torch.allclose(outer(inner(value))(good), differences(torch.func.grad(value), good), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::mslsq.errors.NotDifferentiableWarning")
+def test_a_problem_without_a_derivative_leaves_the_second_ones_of_its_batch_alone():
+    def values(d):
+        return mslsq.least_squares(good_or_kinked, torch.ones(1, dtype=F64), (d,), in_dims=(None, 0)).value[:, 0]
+
+    d = torch.tensor([1.0, 2.0], dtype=F64)
+    alone = torch.func.hessian(lambda d: values(d)[0])(d[:1])[0, 0]
+    second = torch.func.hessian(values)(d)
+    assert torch.allclose(second[0, 0, 0], alone) and second[1, 1, 1].isnan()
+    assert torch.func.hessian(lambda d: values(d)[0])(d)[0, 0].isfinite()
+
+    def scaled(scale):
+        found = mslsq.least_squares(
+            lambda x, d, s: good_or_kinked(x, d) + torch.stack([s[0], 0 * s[0]]),
+            torch.ones(1, dtype=F64),
+            (d, scale),
+            in_dims=(None, 0, None),
+        )
+        return found.value[0, 0] + 0 * found.value[:1].sum()
+
+    shared = torch.tensor([0.1], dtype=F64)
+    assert torch.func.hessian(scaled)(shared).isfinite().all()

@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq.tracing.operators import WHILE_RECORDING
 from mslsq.tracing.recorder import is_recording, record
+from mslsq.tracing.rewrites import make_transformable
 
 P = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
 T = torch.linspace(0, 1, 5, dtype=torch.float64)
@@ -139,3 +140,11 @@ print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[0] == "[]"
+
+
+def test_a_conjugated_number_stays_a_tensor_when_a_graph_is_rewritten():
+    # The pullback of 1j·x conjugates the number: a rewritten graph raised "'complex' object has no attribute 'conj'".
+    x, g = torch.randn(2, 3, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
+    graph = make_fx(lambda x, g: torch.func.vjp(lambda x: torch.exp(0.3j * x), x)[1](g)[0])(x, g)
+    assert "_conj.default(0.3j)" in graph.code
+    assert torch.allclose(make_transformable(graph, (x, g))(x, g), graph(x, g))
