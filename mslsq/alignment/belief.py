@@ -260,7 +260,7 @@ def _precision(
     first = clear(pair.levels, options.prefilter)
     off, better = 0.0, FITS if outgrown is None else outgrown.misfit
     if outgrown is None and not options.bends:
-        better = misfit(pair.levels, estimate, options, pair.freedom, first)
+        better = misfit(pair.levels, estimate, options, pair.freedom, first, pair.fitting)
         # Where a larger model agrees in every part, it is not the map that has drifted.
         if better.warp is None or not even(pair.levels[first], better.warp):
             off = drift(pair.levels, estimate.matrix, first)

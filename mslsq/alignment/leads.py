@@ -57,6 +57,8 @@ class Pair:
     freedom: Float[Tensor, "2"]
     ends: dict[int, Estimate] = field(default_factory=dict, kw_only=True)
     """The best hypothesis where each level has put it."""
+    fitting: set[int] = field(default_factory=set, kw_only=True)
+    """Levels on which its score was what chance has, where the model fits."""
 
     @property
     def searched(self) -> int:

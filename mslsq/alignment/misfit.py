@@ -17,7 +17,7 @@ at the edges, where the slopes are.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Self
@@ -33,8 +33,7 @@ from mslsq.alignment.curvature import products
 from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import Estimate, judge, no_worse, sane
 from mslsq.alignment.evenness import correlated_pixels
-from mslsq.alignment.grids import frame_corners
-from mslsq.alignment.models import MODELS, Homography
+from mslsq.alignment.models import HORIZON, MODELS, Homography
 from mslsq.alignment.options import Options
 from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.refine import refine
@@ -90,13 +89,14 @@ def misfit(
     options: Options,
     freedom: Float[Tensor, "2"],
     first: int,
+    fitting: Collection[int] = (),
 ) -> Misfit:
-    """Whether the model fits, by the levels from `first` on, which a prefilter leaves detail on. Of warps that the
-    kernels do not know nothing is asked."""
+    """Whether the model fits, by the levels from `first` on, which a prefilter leaves detail on, but those that are
+    known to be `fitting`. Of warps that the kernels do not know nothing is asked."""
     if not may_be_too_small(options, levels):
         return FITS
     nesting = Nesting(levels, options, freedom, first)
-    if not nesting.promising(estimate):
+    if not nesting.promising(estimate, fitting):
         return FITS
     largest = nesting.refined(estimate)
     noise = nesting.noise(largest)
@@ -130,12 +130,13 @@ class Nesting:
     def asked(self) -> Sequence[PairLevel]:
         return self.levels[self.first :]
 
-    def promising(self, estimate: Estimate) -> bool:
+    def promising(self, estimate: Estimate, fitting: Collection[int] = ()) -> bool:
         """Does a homography cost less on a level whose score is suspected? Coarse levels, which take the least time,
-        are asked first."""
+        are asked first, and not those that are known to be `fitting`."""
         return any(
-            self.suspected_on(level, estimate, SUSPECTED) and self.promising_on(level, estimate)
+            self.by_chance(level, estimate) < SUSPECTED and self.promising_on(level, estimate)
             for level in reversed(self.asked)
+            if level.index not in fitting
         )
 
     def promising_on(self, level: PairLevel, estimate: Estimate) -> bool:
@@ -148,13 +149,15 @@ class Nesting:
         less = 2 * (there.costs[0] - there.costs[-1])
         return chance(less / noise.per_degree(tangent, self.freedom), tangent) < PROMISING
 
-    def suspected_on(self, level: PairLevel, estimate: Estimate, probability: float) -> bool:
-        """Is a score of the model on one level one that noise has with less than this probability?"""
+    def by_chance(self, level: PairLevel, estimate: Estimate) -> float:
+        """The probability of as large a score on one level, where the model fits: as noise has it, or where that is
+        less than `SUSPECTED`, as residuals have it that are correlated farther, which have to be looked at."""
         tangent = MODELS[self.options.model].tangent_dim
         statistic = score(level, estimate, tangent, self.freedom)
-        if chance(statistic / blurred(level, self.options.prefilter), tangent) >= probability:
-            return False  # nor is it of residuals that are correlated farther, which would have to be looked at
-        return chance(statistic / correlated(level, estimate, self.options.prefilter), tangent) < probability
+        by_noise = chance(statistic / blurred(level, self.options.prefilter), tangent)
+        if by_noise >= SUSPECTED:
+            return by_noise
+        return chance(statistic / correlated(level, estimate, self.options.prefilter), tangent)
 
     def noise(self, largest: Estimate) -> list["Noise"]:
         """Of every level that is asked, with the residuals that a homography leaves."""
@@ -182,7 +185,8 @@ class Nesting:
                 if not fits:
                     break
                 found = there.estimate
-            if fits and not self.rejected(found, model, largest, noise):
+            coarser = list(zip(self.asked, noise, strict=True))[1:]  # on the finest it has been asked
+            if fits and not any(self.rejected_on(*at, found, model, largest) for at in coarser):
                 return model
         return name
 
@@ -203,9 +207,11 @@ class Nesting:
     def apart(self, one: Estimate, other: Estimate) -> float:
         """The root mean square distance of the corners under two warps, in pixels."""
         frame = self.levels[0].frame
-        at = frame_corners(frame)
-        moved, still = (LARGEST.from_matrix(estimate.matrix).act(at) for estimate in (one, other))
-        return float((moved - still).square().sum(-1).mean().sqrt()) * frame.half
+        x, y = (frame.centre / frame.half).tolist()
+        at = np.array([[-x, x, x, -x], [-y, -y, y, y], [1.0, 1.0, 1.0, 1.0]])
+        (x, y, depth), (u, v, below) = (estimate.matrix.numpy(force=True) @ at for estimate in (one, other))
+        depth, below = np.maximum(depth, HORIZON), np.maximum(below, HORIZON)
+        return float(np.sqrt(np.mean((x / depth - u / below) ** 2 + (y / depth - v / below) ** 2))) * frame.half
 
 
 @dataclass(frozen=True)

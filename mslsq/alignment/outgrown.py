@@ -15,19 +15,15 @@ from mslsq.alignment.drift import even
 from mslsq.alignment.estimate import Estimate, apart, judge, sane
 from mslsq.alignment.evidence import clear
 from mslsq.alignment.leads import Pair, asked_lead
-from mslsq.alignment.misfit import REJECTED, STEPS, Misfit, Nesting, larger_models, may_be_too_small
+from mslsq.alignment.misfit import STEPS, Misfit, Nesting, larger_models, may_be_too_small
 from mslsq.alignment.refine import Refined, refine
 from mslsq.alignment.weighing import Outgrown
 
 STEPS_BETWEEN = 5
 """Of a model between the one that is asked for and the largest, on the coarsest level, where it only leads on."""
 
-SEEN = 0.25
+SEEN = 0.1
 """Samples of that level: by how much a larger model must move the corners. Less is for finer levels to tell."""
-
-ENTIRELY = 0.99
-"""Correlation of the detail on that level: corners that are off by a third of a sample leave less, of detail with
-wavelengths of some eight samples."""
 
 FINER = 1
 """Halvings from that level to the one on which all parts must agree: a place that is known to a tenth of a sample
@@ -43,13 +39,11 @@ class Instead(NamedTuple):
     """None where the model fits there."""
 
 
-def suspected(pair: Pair, estimate: Estimate, position: int) -> bool:
-    """Is the score of the model on this level one that noise does not explain? Not asked of detail that agrees all but
-    entirely."""
-    if estimate.detail >= ENTIRELY or pair.options.bends or not may_be_too_small(pair.options, pair.levels):
-        return False
-    nesting = Nesting(pair.levels, pair.options, pair.freedom, position)
-    return nesting.suspected_on(pair.levels[position], estimate, REJECTED)
+def by_chance(pair: Pair, estimate: Estimate, position: int) -> float:
+    """The probability of as large a score of the model on this level, where it fits; 1 where it is not asked."""
+    if pair.options.bends or not may_be_too_small(pair.options, pair.levels):
+        return 1.0
+    return Nesting(pair.levels, pair.options, pair.freedom, position).by_chance(pair.levels[position], estimate)
 
 
 def instead(pair: Pair, estimates: Sequence[Estimate], position: int, grow: bool) -> Instead | None:

@@ -16,9 +16,10 @@ from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.estimate import Estimate, apart, judge, moved_share, no_worse, sane, with_overlap, with_values
 from mslsq.alignment.evidence import evidence
 from mslsq.alignment.leads import Pair
+from mslsq.alignment.misfit import REJECTED, SUSPECTED
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
-from mslsq.alignment.outgrown import Instead, instead, suspected
+from mslsq.alignment.outgrown import Instead, by_chance, instead
 from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.refine import Refined, refine
@@ -102,7 +103,8 @@ class _Search(Pair):
         assert leader is not None  # there is one level at least
         best = hypotheses[0]
         certain = self.certain(best, at)
-        if not certain or suspected(self, best, at):
+        chance = by_chance(self, best, at) if certain else 0.0
+        if chance < REJECTED:
             found = instead(self, [best] if certain else begun, at, grow=not certain)
             if found is not None and found.outgrown is not None:
                 self.tell(pending)
@@ -112,6 +114,8 @@ class _Search(Pair):
                     return None
                 best, leader = found.estimate, found.leader
                 self.ends[at] = best
+        elif chance >= SUSPECTED:
+            self.fitting.add(at)
         self.tell(pending)
         for position in range(at - 1, -1, -1):
             hypotheses, leader = self.on_level([best], position, at, pending)
@@ -163,6 +167,7 @@ class _Search(Pair):
         """Many hypotheses to the finest level: each solve's end is compared with its start, and a second look is taken
         for shifts."""
         coarsest, at, leader = len(self.levels) - 1, self.searched, None
+        self.fitting.clear()
         for position in range(coarsest, -1, -1):
             level = self.levels[position]
             if position != coarsest:
@@ -182,7 +187,7 @@ class _Search(Pair):
                 for h in apart(ranked, self.frame)[:keep]
                 if (h.score >= worth and self.allows(h.matrix)) or h is ranked[0]
             ]
-            if position == at and (not self.certain(ranked[0], at) or suspected(self, ranked[0], at)):
+            if position == at and not (self.certain(ranked[0], at) and by_chance(self, ranked[0], at) >= REJECTED):
                 found = instead(self, hypotheses, at, grow=False)
                 if found is not None and found.outgrown is not None:
                     return self.too_small(found, at)

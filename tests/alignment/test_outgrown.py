@@ -67,12 +67,22 @@ def test_a_model_that_fits_is_placed_as_exactly_as_before(name, noise):
 
 
 def test_less_than_a_part_of_a_coarse_sample_is_left_to_finer_levels():
-    maps, truth = pair("camera", 0.1, 1.0, 0.01)
+    maps, truth = pair("camera", 0.06, 1.0, 0.01)
     result = align(maps, model="translation")
     error = off(result.transforms[1], truth)
     assert error < SEEN * 2 and SAYS in result.reasons[1]
     assert {stage.level for stage in result.stages if len(stage.rms) > 1} == {0, 1, 2}
     assert float(result.corner_sigma[1]) == pytest.approx(error, rel=0.2)
+
+
+@pytest.mark.parametrize("name", ["moon", "elevation"])
+def test_detail_that_agrees_nearly_entirely_is_asked_on_the_coarse_level_too(name):
+    """Of a smooth scene nothing but the residuals shows on a coarse level that the corners are a pixel off."""
+    maps, truth = pair(name, 4.0, 1.01, 0.005)
+    result = align(maps, model="se2")
+    assert {stage.level for stage in result.stages if len(stage.rms) > 1} == {1, 2}
+    assert result.fitting == ["", "sim2"]
+    assert float(result.corner_sigma[1]) == pytest.approx(off(result.transforms[1], truth), rel=0.1)
 
 
 def test_the_last_stage_is_a_look_at_the_finest_level():
