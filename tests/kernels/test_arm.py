@@ -1,20 +1,26 @@
-"""The kernels compiled for ARM (NEON) and run under emulation: every call of a few solves, on the same arrays.
+"""The kernels compiled for ARM (NEON) and run under emulation: calls of solves and alignments, on the same arrays.
 
 Needs a cross-compiler and QEMU (Debian: apt install g++-aarch64-linux-gnu qemu-user-static).
 """
 
 import ctypes
+import re
 import shutil
 import struct
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import mslsq
+from mslsq.alignment import align
+from mslsq.alignment.synthetic import base_raster
 from mslsq.kernels import library
 from mslsq.kernels.build import FLAGS, SOURCE
+from mslsq.linear.schur import by_kernels
+from mslsq.linear.schur.tables import SchurTables
 
 COMPILER = shutil.which("aarch64-linux-gnu-g++") or ""
 EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64") or ""
@@ -71,11 +77,32 @@ MOST_ARGUMENTS = 24
 class Tape:
     """Calls of kernels: their arrays before and after."""
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, list[int | tuple[int, bytes]], list[np.ndarray]]] = []
+    def __init__(self, most: int) -> None:
+        self.calls: list[tuple[str, list[int | tuple[int, bytes]], list[np.ndarray], dict[int, np.ndarray]]] = []
+        self.most = most  # of each kernel: an alignment makes a thousand calls
+        self.plan: SchurTables | None = None
+
+    def reduction(self, values: torch.Tensor, plan: SchurTables) -> tuple[torch.Tensor, ...]:
+        """Where `schur_reduce` writes to. Nothing reads the upper halves of the matrix's diagonal blocks, and which
+        numbers they get depends on the registers."""
+        self.plan = plan
+        return REDUCTION(values, plan)
+
+    def unread(self, size: int) -> np.ndarray:
+        """Places of a reduced matrix that nobody reads."""
+        places = np.zeros(size, bool)
+        for group in self.plan.kept if self.plan else ():
+            row, column = np.triu_indices(group.height, 1)
+            if group.is_diagonal:
+                places[(group.target[:, None] + group.stride[:, None] * row + column).ravel()] = True
+        return places
 
     def record(self, kernel: library.Kernel, arguments: tuple) -> None:
         real = None if kernel._real is None else arguments[kernel._real].dtype
+        name = f"mslsq_{kernel.name}_{'any' if real is None else library.REAL[real]}_neon"
+        if sum(known == name for known, *_ in self.calls) >= self.most:
+            ORIGINAL(kernel, *arguments)
+            return
         before = [a if kind == "n" else memory(a) for kind, a in zip(kernel.arguments, arguments, strict=True)]
         ORIGINAL(kernel, *arguments)
         after = [
@@ -83,11 +110,12 @@ class Tape:
             for kind, a in zip(kernel.arguments, arguments, strict=True)
             if kind != "n"
         ]
-        self.calls.append((f"mslsq_{kernel.name}_{'any' if real is None else library.REAL[real]}_neon", before, after))
+        ignored = {6: self.unread(len(after[6]))} if kernel.name == "schur_reduce" else {}
+        self.calls.append((name, before, after, ignored))
 
     def bytes(self) -> bytes:
         parts = []
-        for name, before, _ in self.calls:
+        for name, before, *_ in self.calls:
             parts += [struct.pack("<q", len(name)), name.encode(), struct.pack("<q", len(before))]
             for argument in before:
                 if isinstance(argument, tuple):
@@ -97,7 +125,7 @@ class Tape:
         return b"".join(parts)
 
 
-ORIGINAL = library.Kernel.__call__
+ORIGINAL, REDUCTION = library.Kernel.__call__, by_kernels._reduction
 
 
 def memory(array: torch.Tensor | np.ndarray) -> tuple[int, bytes]:
@@ -155,35 +183,75 @@ def solve_something(dtype: torch.dtype) -> None:
         mslsq.solve(adjustment, start, solver=solver)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_every_call_gives_on_arm_what_it_gives_here(dtype, tmp_path, monkeypatch):
-    tape = Tape()
-    monkeypatch.setattr(library.Kernel, "__call__", lambda kernel, *arguments: tape.record(kernel, arguments))
-    solve_something(dtype)
-    monkeypatch.undo()
-    names = sorted({name for name, _, _ in tape.calls})
-    assert {"multifrontal_factor", "multifrontal_solve", "schur_reduce", "schur_back", "normal_equations"} <= {
-        name.removeprefix("mslsq_").rsplit("_", 2)[0] for name in names
-    }
-    driver = (
+def align_something(dtype: torch.dtype) -> None:
+    """Two pairs of maps, one with holes, one in colours, by every metric that needs no weights."""
+    base = torch.from_numpy(base_raster("camera")).to(dtype)[100:228, 180:330]
+    holes = base[8:, 5:].clone()
+    holes[30:36, 40:52] = torch.nan
+    colours = torch.stack((base, base**1.3, 1 - base))
+    for reference, moving in ((base[:-9, :-6], holes), (colours[:, :-9, :-6], colours[:, 8:, 5:])):
+        for metric in ("squared", "gradients", "local", "occupancy"):
+            align([reference, moving], model="se2", metric=metric)
+
+
+SOLVING = ("multifrontal_factor", "multifrontal_solve", "schur_reduce", "schur_back", "normal_equations")
+ALIGNING = ("survey", "pyramid", "masked_blur", "spline_filter", "spline_at", "photometric_descent", "warped_samples")
+
+ACCURACY = {
+    "both_deviations": 1e-6,  # sums up detail in single precision
+    "photometric_descent": 1e-7,  # says by how much a step shortens the way: a quotient of small differences
+}
+"""Of the numbers in float64 that a kernel finds, where that is not rounding of float64."""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program for ARM that makes the calls of a tape: compiled once, which takes most of the time."""
+    folder = tmp_path_factory.mktemp("arm")
+    sources = [path for path in SOURCE.glob("*.cpp") if path.name != "dispatch.cpp"]
+    exported = re.findall(r"MSLSQ_EXPORT\((\w+), (\w+)\)", "".join(path.read_text() for path in sources))
+    names = [
+        f"mslsq_{name}_{real}_neon"
+        for name, kind in exported
+        for real in (("f64", "f32") if kind == "type" else (kind,))
+    ]
+    (folder / "driver.cpp").write_text(
         DRIVER.replace("DECLARATIONS", "\n".join(f'extern "C" void {name}();' for name in names))
         .replace("TABLE", "\n".join(f'if (name == "{n}") return reinterpret_cast<void*>({n});' for n in names))
         .replace("ARGUMENTS", ", ".join(["word"] * MOST_ARGUMENTS))
         .replace("GIVEN", ", ".join(f"a[{k}]" for k in range(MOST_ARGUMENTS)))
     )
-    (tmp_path / "driver.cpp").write_text(driver)
-    sources = [path for path in SOURCE.glob("*.cpp") if path.name != "dispatch.cpp"]
     options = [flag for flag in FLAGS if flag != "-O3"] + ["-O1", "-DMSLSQ_TARGET=neon", "-static"]
-    given = [str(path) for path in (*sources, tmp_path / "driver.cpp")]
-    subprocess.run([COMPILER, *options, *given, "-o", str(tmp_path / "driver")], check=True)
-    (tmp_path / "tape").write_bytes(tape.bytes())
-    subprocess.run([EMULATOR, str(tmp_path / "driver"), str(tmp_path / "tape"), str(tmp_path / "out")], check=True)
+    given = [str(path) for path in (*sources, folder / "driver.cpp")]
+    subprocess.run([COMPILER, *options, *given, "-o", str(folder / "driver")], check=True)
+    return folder / "driver"
 
-    out, at = (tmp_path / "out").read_bytes(), 0
-    tolerance = 1e-11 if dtype == torch.float64 else 2e-3
-    for name, _, after in tape.calls:
-        for expected in after:
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("work", "needed", "dtype"),
+    [
+        (solve_something, SOLVING, torch.float64),
+        (solve_something, SOLVING, torch.float32),
+        (align_something, ALIGNING, torch.float64),  # of maps in float32, too, all but a first look is done in float64
+    ],
+)
+def test_every_call_gives_on_arm_what_it_gives_here(work, needed, dtype, driver, tmp_path, monkeypatch):
+    tape = Tape(most=6)
+    monkeypatch.setattr(library.Kernel, "__call__", lambda kernel, *arguments: tape.record(kernel, arguments))
+    monkeypatch.setattr(by_kernels, "_reduction", tape.reduction)
+    work(dtype)
+    monkeypatch.undo()
+    called = {name.removeprefix("mslsq_").rsplit("_", 2)[0] for name, *_ in tape.calls}
+    assert set(needed) <= called
+    (tmp_path / "tape").write_bytes(tape.bytes())
+    subprocess.run([EMULATOR, str(driver), str(tmp_path / "tape"), str(tmp_path / "out")], check=True)
+
+    out, at, wrong = (tmp_path / "out").read_bytes(), 0, []
+    for name, _, after, ignored in tape.calls:
+        doubles = ACCURACY.get(name.removeprefix("mslsq_").rsplit("_", 2)[0], 1e-11)
+        for place, expected in enumerate(after):
+            tolerance = doubles if dtype == torch.float64 and expected.dtype == np.float64 else 2e-3
             got = np.frombuffer(out, expected.dtype, len(expected), at)
             at += expected.nbytes
             if expected.dtype.kind == "f":
@@ -191,5 +259,8 @@ def test_every_call_gives_on_arm_what_it_gives_here(dtype, tmp_path, monkeypatch
                 same = np.isclose(got, expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
             else:
                 same = got == expected
-            assert same.all(), f"{name}: {(~same).sum()} of {same.size} numbers differ"
+            same |= ignored.get(place, False)
+            if not same.all():
+                wrong.append(f"{name}, array {place}: {(~same).sum()} of {same.size} numbers differ")
+    assert not wrong, "\n".join(wrong)
     assert at == len(out)
