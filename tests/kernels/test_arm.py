@@ -89,7 +89,7 @@ class Tape:
         return REDUCTION(values, plan)
 
     def unread(self, size: int) -> np.ndarray:
-        """Places of a reduced matrix that nobody reads."""
+        """Places of a reduced matrix that are not read."""
         places = np.zeros(size, bool)
         for group in self.plan.kept if self.plan else ():
             row, column = np.triu_indices(group.height, 1)

@@ -22,11 +22,9 @@ from torch import Tensor
 
 from mslsq.kernels import run_on
 from mslsq.linear.block_structure import CPU, BlockStructure, analyze, present, sorted_keys, starts_of
-from mslsq.linear.cost_models import speed
 from mslsq.linear.independent_kinds import blocks_of
 from mslsq.linear.operator_plan import on_device
 from mslsq.linear.schur.alike import (
-    LONGEST_REGISTER,
     Clusters,
     Couplings,
     FactorPlaces,
@@ -45,9 +43,8 @@ MOST_NUMBERS = 2**31
 
 FEWEST_PAIRS, FEWER_PAIRS = 16, 8
 """Products that must on average go to a block at once for its sum in registers to pay: in one piece or two, and in
-more. Where registers have eight numbers, whose sums are loaded and stored for fewer products, the first alone counts.
-(BAL 49-7776, of whose seven pieces each had 1 MB of Y, 0.94 of the time with 14 on a Zen 3, whose second caches have
-half of that.)"""
+more. (BAL 49-7776, of whose seven pieces each had 1 MB of Y: 0.94 of the time with 14 on a Zen 3, whose second caches
+have half of that, and 0.92 with AVX-512 on an Emerald Rapids, whose caches have twice that.)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,7 +276,7 @@ def _pieces(factor: Int[ndarray, "eliminated+1"], products: int, blocks: int) ->
     are in the cache. Fewer pieces where that would leave few pairs of one to a block of the reduced matrix."""
     wanted, blocks = factor[-1] // CACHED, max(blocks, 1)
     count = min(wanted, products // (FEWEST_PAIRS * blocks))
-    if count > 1 and speed().register < LONGEST_REGISTER:
+    if count > 1:
         count = min(wanted, products // (FEWER_PAIRS * blocks))
     return factor[:-1] * max(count, 1 + factor[-1] // MOST_NUMBERS) // (factor[-1] + 1)
 

@@ -1,7 +1,5 @@
 """The products Y Yᵀ of an elimination for blocks of every size, which are cut into registers by rows and columns."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -117,12 +115,11 @@ def test_an_elimination_in_pieces_is_that_in_one(cached, reduced, dtype, monkeyp
     torch.testing.assert_close(step.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(("register", "pieces"), [(8, (1, 2, 6)), (4, (1, 4, 12)), (2, (1, 4, 12))])
-def test_pieces_may_have_fewer_pairs_where_there_are_several_and_registers_are_short(register, pieces, monkeypatch):
-    monkeypatch.setattr(plan, "speed", lambda: SimpleNamespace(register=register))
+@pytest.mark.parametrize(("pairs", "pieces"), [(31, 1), (32, 4), (96, 12)])
+def test_pieces_may_have_fewer_pairs_where_there_are_several(pairs, pieces):
+    """With registers of every length: this fails where eight numbers of AVX-512 ask for more pairs."""
     starts = np.arange(0, 100 * plan.CACHED, 1_000)  # room for a hundred pieces
-    found = [int(plan._pieces(starts, pairs * 100, 100).max()) + 1 for pairs in (31, 32, 96)]
-    assert tuple(found) == pieces
+    assert int(plan._pieces(starts, pairs * 100, 100).max()) + 1 == pieces
 
 
 @pytest.mark.parametrize("sizes", [[9, 6, 5], [9, 9, 9]], ids=str)
