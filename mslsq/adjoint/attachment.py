@@ -247,9 +247,7 @@ class Failed(torch.autograd.Function):
 
 def _filled(ctx: Any, fill: float, derivative: Tensor) -> Tensor:
     """`fill` under the mask, else zero; and where it is not zero, so are its own derivatives: a constant NaN has the
-    derivative zero, and so had the Hessian of a problem that has no derivative at all.
-
-    """
+    derivative zero, and so had the Hessian of a problem that has no derivative at all."""
     x, mask = ctx.saved_tensors
     if fill == 0:
         return torch.where(mask, fill, 0 * derivative)
