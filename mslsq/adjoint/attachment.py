@@ -259,13 +259,14 @@ def marked(x: Tensor, mask: Tensor, forward_fill: float, backward_fill: float) -
 
     The others do not pass through the Function: under `jacfwd(jacfwd(...))` its own derivative is lost (pytorch
     #197867), so it has none for them. What has failed gets its NaN there from the root of zero, x − x squared: its
-    derivatives of all orders are NaN. (Only there: backward it would pass NaN on to what others share.)
+    derivatives of all orders are NaN. (Only there: backward it passes NaN on to what others share.)
     """
     found = torch.where(mask, Failed.apply(x, mask, forward_fill, backward_fill), x)
     if forward_fill == 0 or not forward_modes_are_nested():
         return found
-    zero = found - constant(found)
-    return found + torch.where(mask & torch.isfinite(found), (zero * zero).sqrt(), 0)
+    mask = mask & torch.isfinite(found)
+    zero = torch.where(mask, found - constant(found), 1.0)  # of no other is a root of zero differentiated
+    return found + torch.where(mask, (zero * zero).sqrt(), 0)
 
 
 def per_entry(mask: Bool[Tensor, "batch"], like: Tensor) -> Tensor:

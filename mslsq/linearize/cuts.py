@@ -22,6 +22,10 @@ ON_PURPOSE = (
 )
 """What has no derivative by what it is, or because the user says so."""
 
+RESOLVED = "clone"
+"""What resolves a lazy conjugate or minus, below autograd, for an operator that takes none: a conjugate of variables
+times another number looked cut."""
+
 
 class CutDerivativeWarning(UserWarning):
     """A residual depends on its variables through an operator that PyTorch differentiates as a constant."""
@@ -59,7 +63,7 @@ class Cuts(DispatchMode):
         if before is not None:
             for leaf in found:
                 self._cut[leaf] = before
-        elif any(leaf.requires_grad and _has_derivatives(leaf) for leaf in given):
+        elif name != RESOLVED and any(leaf.requires_grad and _has_derivatives(leaf) for leaf in given):
             self._last = (name, found)
         return output
 

@@ -45,6 +45,14 @@ def caught(residual, **options):
     return [str(one.message) for one in seen if one.category is CutDerivativeWarning]
 
 
+def test_a_conjugate_of_the_unknowns_is_no_cut():
+    def residual(p, t, y):
+        z = torch.complex(p[0] * t, p[1] * t)
+        return torch.view_as_real(z * z.conj() * 1j - y)
+
+    assert caught(residual) == []
+
+
 @pytest.mark.parametrize(
     ("residual", "operator"),
     [
