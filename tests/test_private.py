@@ -435,6 +435,21 @@ def forward_levels() -> None:
         assert private.forward_level_is_open()
 
 
+@of("forward_modes_are_nested")
+def nested_forward_modes() -> None:
+    seen = []
+
+    def f(x):
+        seen.append(private.forward_modes_are_nested())
+        return x * x
+
+    one = torch.ones((), dtype=torch.float64)
+    torch.func.jacfwd(f)(one)
+    torch.func.jacfwd(torch.func.grad(f))(one)
+    torch.func.jacfwd(torch.func.jacfwd(f))(one)
+    assert not private.forward_modes_are_nested() and seen == [False, False, True]
+
+
 @of("forward_mode_again")
 def forward_mode() -> None:
     seen = []

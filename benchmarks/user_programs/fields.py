@@ -121,7 +121,8 @@ def ellipsometry(p, wave, measured):
         def at(a, b, n, m):
             return (m * a - n * b) / (m * a + n * b) if swap else (n * a - m * b) / (n * a + m * b)
 
-        first, second = at(*cosines[:2], air, film), at(*cosines[1:], film, silicon)
+        outside, inside, below = cosines
+        first, second = at(outside, inside, air, film), at(inside, below, film, silicon)
         return (first + second * delay) / (1 + first * second * delay)
 
     return torch.view_as_real(reflected(True) / reflected(False)).reshape(-1) - measured
