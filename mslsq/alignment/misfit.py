@@ -168,6 +168,12 @@ class Nesting:
         both = zip(self.asked, noise, strict=True)
         return any(self.rejected_on(level, of_level, estimate, model, largest) for level, of_level in both)
 
+    def rejects(self, position: int, estimate: Estimate, largest: Estimate) -> bool:
+        """The same of any level, asked or not."""
+        level = self.levels[position]
+        noise = Noise.of(level, largest, self.freedom, self.options.prefilter)
+        return self.rejected_on(level, noise, estimate, self.options.model, largest)
+
     def rejected_on(self, level: PairLevel, noise: "Noise", estimate: Estimate, model: str, largest: Estimate) -> bool:
         """The same of one level."""
         tangent = MODELS[model].tangent_dim

@@ -25,6 +25,10 @@ STEPS_BETWEEN = 5
 SEEN = 0.1
 """Samples of that level: by how much a larger model must move the corners. Less is for finer levels to tell."""
 
+SURELY = 0.25
+"""The same, from which that level alone says so. Below, the next finer one must reject the model, too: threads that a
+coarse level has samples too few for moved the corners by 0.1 of them, where the model was right."""
+
 FINER = 1
 """Halvings from that level to the one on which all parts must agree: a place that is known to a tenth of a sample
 there is known to a fifth of a sample of this one."""
@@ -67,6 +71,8 @@ def instead(pair: Pair, estimates: Sequence[Estimate], position: int, grow: bool
     off, noise = nesting.apart(own, largest), nesting.noise(largest)
     if off < SEEN * level.factor or not nesting.rejected(own, pair.options.model, largest, noise):
         return Instead(own, leader, None)
+    if off < SURELY * level.factor and not nesting.rejects(_finer(pair, position), own, largest):
+        return Instead(own, leader, None)
     standing = pair.standing_on(position, largest.matrix)
     if standing.lead < asked_lead(pair.options, largest.overlap):
         return None
@@ -89,5 +95,9 @@ def _largest(pair: Pair, estimates: Sequence[Estimate], position: int, grow: boo
     if not pair.allows(judged[0].matrix):
         return None
     # A bend of a pixel or two is hardly one on this level, and leaves parts that agree less on a finer one.
-    finer = max(position - FINER, min(position, clear(pair.levels, pair.options.prefilter)))
-    return judged[0] if even(pair.levels[finer], judged[0].matrix) else None
+    return judged[0] if even(pair.levels[_finer(pair, position)], judged[0].matrix) else None
+
+
+def _finer(pair: Pair, position: int) -> int:
+    """The next finer level, where a prefilter leaves detail on it."""
+    return max(position - FINER, min(position, clear(pair.levels, pair.options.prefilter)))

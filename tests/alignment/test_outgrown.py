@@ -6,7 +6,7 @@ import torch
 
 from mslsq.alignment import MapStatus, align, leads, pairwise, synthetic
 from mslsq.alignment.measures import corners, project
-from mslsq.alignment.misfit import SAYS
+from mslsq.alignment.misfit import SAYS, Nesting
 from mslsq.alignment.outgrown import SEEN
 from mslsq.alignment.rivals import SYMMETRIES
 
@@ -83,6 +83,18 @@ def test_detail_that_agrees_nearly_entirely_is_asked_on_the_coarse_level_too(nam
     assert {stage.level for stage in result.stages if len(stage.rms) > 1} == {1, 2}
     assert result.fitting == ["", "sim2"]
     assert float(result.corner_sigma[1]) == pytest.approx(off(result.transforms[1], truth), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "finer", "levels"), [(0.2, True, {1, 2}), (0.2, False, {0, 1, 2}), (0.6, False, {1, 2})]
+)
+def test_less_than_a_quarter_of_a_coarse_sample_needs_the_next_finer_level(monkeypatch, degrees, finer, levels):
+    """Threads too fine for a coarse level had a translation said not to fit, which was right to 0.02 px."""
+    maps, _ = pair("camera", degrees, 1.0, 0.01)
+    if not finer:
+        monkeypatch.setattr(Nesting, "rejects", lambda *_: False)
+    result = align(maps, model="translation")
+    assert {stage.level for stage in result.stages if len(stage.rms) > 1} == levels
 
 
 def test_the_last_stage_is_a_look_at_the_finest_level():
