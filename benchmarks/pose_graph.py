@@ -17,6 +17,7 @@ residual with the user's Python at its first and every hundredth call alone.
 
 import argparse
 import hashlib
+import math
 import statistics
 import sys
 import time
@@ -288,7 +289,7 @@ OWN_RESIDUAL = ("mslsq LM autodiff native, again, ftol 1e-6", "mslsq LM autodiff
 
 def compare_families(count: int, threads: int, repeats: int) -> None:
     """A user's own residual on a number of graphs of the half of the families on which nothing was chosen, drawn evenly
-    from all; by their size the medians of its time as a share of the fastest peer's."""
+    from all; by their size the medians of its time as a share of the fastest peer's, where one got there."""
     peers = ("GTSAM LM", "GTSAM GN", "Ceres LM, log map", "Ceres LM, first order")
     names = sorted(graph_families.names("claim"), key=lambda name: hashlib.sha256(f"drawn {name}".encode()).digest())
     rows, shares = [], {}
@@ -297,7 +298,7 @@ def compare_families(count: int, threads: int, repeats: int) -> None:
         best, peer = min(cost for cost, _ in found.values()), fastest_peer(found)
         own_cpu = [found[who][1].cpu for who in (*OWN_RESIDUAL, *[f"{who}, settled" for who in OWN_RESIDUAL])]
         cost, taken = found[OWN_RESIDUAL[0]]
-        for size in (name.split("-")[1], "all"):
+        for size in (name.split("-")[1], "all") if math.isfinite(peer) else ():  # NaN: no peer came to the best cost
             shares.setdefault(size, []).append([cpu / peer for cpu in own_cpu])
         rows.append([name, f"{cost / best - 1:.0e}", taken.last.steps, *own_cpu, peer, f"{own_cpu[2] / peer:.2f}"])
     kinds = ["calls 2 to 6", "prepared", "settled", "settled, prepared"]
