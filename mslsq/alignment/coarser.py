@@ -9,6 +9,7 @@ The place stays: of maps of two values the coarser one is often worse.
 
 from dataclasses import dataclass
 
+from mslsq.alignment.candidates import CERTAIN
 from mslsq.alignment.estimate import Estimate, judge, sane
 from mslsq.alignment.leads import WIDE, Pair
 from mslsq.alignment.measures import corner_error
@@ -62,7 +63,9 @@ def coarser_place(pair: Pair, estimate: Estimate, sigma: float, least: float) ->
 
     Their places are where their solves have ended on the way to the finest, to a tenth of their standard errors; or
     where one from the finest place ends, if that scores higher: of maps that were searched for, another hypothesis may
-    have led there, 150 px away.
+    have led there, 150 px away. Where that overlaps by little, its score counts for less, as of a lead: a sixth of a
+    face agreed by chance with another part of it, by 0.99. Nor does it say anything where a finer level has preferred
+    the place, and this one is certain of it: 79 % of a nebula agreed 176 px away on a level of 4 px alone.
     """
     next_one = pair.ends.get(COARSER[0])
     if next_one is None:
@@ -72,7 +75,7 @@ def coarser_place(pair: Pair, estimate: Estimate, sigma: float, least: float) ->
     found = Apart(moved=moved)
     if not moved > max(MOVED, least / max(sigma, 1e-300)):
         return found
-    options, size = pair.options, pair.reference[0].size
+    options, size, stands = pair.options, pair.reference[0].size, False
     here = pair.pixels(0, estimate.matrix)
     for position in COARSER:
         there = pair.ends.get(position)
@@ -84,6 +87,10 @@ def coarser_place(pair: Pair, estimate: Estimate, sigma: float, least: float) ->
             (again,) = refine([estimate], level, options.model, options.loss, pair.freedom, STEPS, "coarse")
             ends = [judge(each, level) for each in (there, again.estimate) if sane(each)]
             there = max(ends, key=lambda each: each.score * min(each.overlap / WIDE, 1.0) ** 0.5)
+            local = ends[-1] if sane(again.estimate) else None
+            if stands and local is not None and local.certainty >= CERTAIN:
+                there = local
+            stands = there is local
             away = corner_error(pair.pixels(0, there.matrix), here, *size)
         if not away > max(sigma, least, found.pixels):
             continue

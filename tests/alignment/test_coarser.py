@@ -38,20 +38,19 @@ def test_noise_alone_says_nothing(monkeypatch):
     assert placed(maps) == found and SAID not in found[2]
 
 
-@pytest.mark.parametrize(("by", "agreeing"), [(0.5, None), (1.2, 0.999)])
+@pytest.mark.parametrize(("by", "agreeing"), [(0.5, {}), (1.2, {2: 0.999, 4: 0.999}), (0.5, {2: 0.5, 4: 0.98})])
 def test_another_hypothesis_of_a_coarser_level_says_nothing(monkeypatch, by, agreeing):
     """What led there was left for a better place on the way: as of the ends of a search. Nor does one that agrees by
-    chance, where it overlaps by little."""
+    chance, where it overlaps by little, or on the coarsest level alone."""
     random, asked = np.random.default_rng(0), []
     maps = [one + 0.01 * random.standard_normal(one.shape) for one in views("brick")]
     found = placed(maps)
 
     def judged(estimate, level):
         found = judge(estimate, level)
-        if agreeing is None:
-            return found
-        known = agreeing if found.overlap < 0.2 else 0.7
-        return replace(found, ncc=known, detail=known)
+        far = found.overlap < 1.05 - 0.5 * by
+        known = agreeing.get(level.factor) if far else (0.7 if by > 1 else 0.9)
+        return replace(found, ncc=known, detail=known) if agreeing else found
 
     monkeypatch.setattr(coarser, "judge", judged)
 
