@@ -12,10 +12,12 @@ import truth_flat
 import truth_forms
 import truth_fourth
 import truth_lines
+import truth_ninth
 import truth_second
 import truth_seventh
 import truth_shared
 import truth_sixth
+import truth_tenth
 import truth_third
 from truth_scenes import (
     LARGE,
@@ -143,6 +145,8 @@ WITHOUT_MATCH: dict[str, dict[str, Callable[[int, Random], Pair]]] = {
         "screens": truth_eighth.screens,
         "labels": truth_eighth.labels,
         "medals": truth_eighth.medals,
+        **truth_ninth.ALIKE,
+        **truth_tenth.LAYOUTS,
     },
     "claim": {
         "icons": two_of(truth_claim.icons),
