@@ -10,6 +10,8 @@ from torch import Tensor
 import mslsq
 from mslsq.alignment.coarser import AGREES, PULLED, Apart, coarser_place
 from mslsq.alignment.descent import UNFINISHED
+from mslsq.alignment.dissent import doubt as doubt_of_parts
+from mslsq.alignment.dissent import form_alone
 from mslsq.alignment.drift import drift, even
 from mslsq.alignment.estimate import Estimate, with_overlap
 from mslsq.alignment.evenness import unevenness
@@ -169,6 +171,11 @@ def believed(
         return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision, better, marks)
     assert precision is not None  # it is asked of all that is not doubted
     covariance, sigma, off, reason, fitting, _, _, apart = precision
+    # Maps that bend, drift or do not fit the model disagree in parts, too; that has been said.
+    parts = pair.options.metric.values and off == 0 and not fitting and not pair.options.bends
+    at = clear(pair.levels, pair.options.prefilter), estimate.matrix
+    if parts and pair.options.searches and (form := form_alone(pair.levels, *at)):
+        return refused(pair, estimate, stages, MapStatus.AMBIGUOUS, form, found.agreement, ahead)
     if pair.options.searches and not sigma < 2 * pair.frame.half:  # the side of the reference, and what is not a number
         # It may be anywhere along that direction: the end of one line on another, in two charts that have nothing else.
         why = "(Its detail leaves a direction of the place undetermined.)"
@@ -176,6 +183,7 @@ def believed(
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
     placed = MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance
     uneven = unevenness(pair.levels[0], estimate) if pair.options.metric.values and off == 0 and not fitting else 0.0
+    reason += doubt_of_parts(pair.levels, *at) if parts else ""
     reason += seen_twice(pair.levels[0], estimate, way_of(pair.pixels(0, estimate.matrix), pair.reference[0].size))
     pulled = pair.options.metric.values and (apart.moved > PULLED or are_tailed(estimate, pair.levels[0]))
     return Placed(*placed, *figures, stages, reason, off, fitting, pulled=pulled, apart=apart, uneven=uneven)

@@ -17,7 +17,7 @@ from mslsq.alignment import grain, hot, light
 from mslsq.alignment.along_curves import AlongCurves
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.evenness import UNEVEN, unevenness
-from mslsq.alignment.forms import form_alone, of_another_kind
+from mslsq.alignment.forms import disagreeing, form_alone, form_contradicted, of_another_kind
 from mslsq.alignment.linking import NEAR, Linked, Linker
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.metrics import Metric, NormalizedGradients, SquaredDifference
@@ -76,7 +76,8 @@ class Choice:
             by_values, apart = self._again(by_edges, metric)
             near = by_values.placed.status.ok and apart <= NEAR * self._side(fixed)
             if near and self.unevenness(by_values) < UNEVEN:
-                return by_values.explained(f"{found}; then by {metric.words}.")
+                form = form_contradicted(self.linker.by(EDGES), by_values)
+                return _left_out(by_values, form) if form else by_values.explained(f"{found}; then by {metric.words}.")
         return self._unless_a_form(by_edges, f"{found}.")
 
     def _beyond_marks(self, by_values: Linked, initial: Tensor | None) -> Linked:
@@ -91,11 +92,9 @@ class Choice:
 
     def _unless_a_form(self, by_edges: Linked, why: str) -> Linked:
         """The place by edges, with a reason; refused where it may be that of one form that both maps have."""
-        form = self._hot(by_edges) or form_alone(self.linker.by(EDGES), by_edges)
-        if not form:
-            return by_edges.explained(why)
-        status = MapStatus.LOW_CORRELATION
-        return replace(by_edges, placed=replace(by_edges.placed, status=status, reason=f"{status.sentence} {form}"))
+        linker = self.linker.by(EDGES)
+        form = self._hot(by_edges) or form_alone(linker, by_edges) or form_contradicted(linker, by_edges)
+        return _left_out(by_edges, form) if form else by_edges.explained(why + disagreeing(linker, by_edges))
 
     def _hot(self, by_edges: Linked) -> str:
         """What speaks for hot pixels where a map lies on the very pixels that it lay on, within its standard error;
@@ -129,6 +128,12 @@ class Choice:
         """Which share of the energy of a placement's residuals in values the means of blocks hold."""
         by_values = self.linker.by(SquaredDifference(linked.metric == "inverted"))
         return unevenness(by_values.finest(linked.fixed, linked.moving), linked.placed.estimate)
+
+
+def _left_out(linked: Linked, why: str) -> Linked:
+    """Refused, and why."""
+    status = MapStatus.LOW_CORRELATION
+    return replace(linked, placed=replace(linked.placed, status=status, reason=f"{status.sentence} {why}"))
 
 
 ASKED_AGAIN = (MapStatus.LOW_CORRELATION, MapStatus.NO_OVERLAP, MapStatus.NOT_CONVERGED)

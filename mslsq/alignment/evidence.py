@@ -169,6 +169,27 @@ def compared_in(level: PairLevel, matrix: Float[Tensor, "3 3"], side: int) -> Co
     return _compared(one, other, valid.reshape(level.grid), side, (level.moving.noise, level.noise), level.stride)
 
 
+def block_energies(
+    one: Float[Tensor, "channels height width"],
+    other: Float[Tensor, "channels height width"],
+    valid: Bool[Tensor, "height width"],
+    side: int,
+) -> tuple[Float[np.ndarray, "maps blocks"], Float[np.ndarray, " blocks"]]:
+    """Of the blocks of this side that both maps know, row by row, the mean square of either map's detail, and the mean
+    of their product."""
+    return _energies(one, other, valid, side)[1:3]
+
+
+def block_means(
+    values: Float[Tensor, "height width"], valid: Bool[Tensor, "height width"], side: int
+) -> Float[np.ndarray, " blocks"]:
+    """The means of one raster in the same blocks."""
+    known = _blocks(valid.to(values.dtype)[None], side)[0]
+    filled = known.sum(-1) >= FILLED * side**2
+    total = (_blocks(values[None], side)[0] * known).sum(-1)[filled]
+    return (total / known.sum(-1)[filled]).numpy(force=True).astype(np.float64)
+
+
 BLUR = 2.0
 """Samples: the largest prefilter with which blocks of a level are asked. The bars are those of 1. Behind 4 a block of
 16 holds few independent samples, and agrees by chance: 0.85 for a map that was 161 px off."""

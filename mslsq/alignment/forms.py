@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.alignment import dissent
 from mslsq.alignment.evidence import clear, compared_in
 from mslsq.alignment.linking import Linked, Linker
 from mslsq.alignment.metrics import SquaredDifference
@@ -64,7 +65,7 @@ def of_another_kind(linker: Linker, linked: Linked) -> bool:
 
 def form_alone(linker: Linker, linked: Linked) -> str:
     """What speaks for a form in a pair that edges have placed; empty if nothing does."""
-    matrix, levels = linked.placed.warp, [_voting(one, linked) for one in (linker, linker.by(SquaredDifference()))]
+    matrix, levels = linked.placed.warp, _both(linker, linked)
     by_edges = shares(levels[0], matrix)
     if by_edges.none < REST[0] or by_edges.entire < by_edges.part:
         return ""
@@ -76,6 +77,24 @@ def form_alone(linker: Linker, linked: Linked) -> str:
         f"(Of its small blocks {by_edges.entire:.0%} agree entirely and {by_edges.none:.0%} not at all, and nothing "
         "has moved: it may be one form that both maps have in common.)"
     )
+
+
+def form_contradicted(linker: Linker, linked: Linked) -> str:
+    """What speaks for a form in a pair that edges have found, whatever has placed it: of what values show much does not
+    agree there, and too few blocks lie best there, by edges and by values alike (`mslsq.alignment.dissent`)."""
+    levels = _both(linker, linked)
+    return dissent.of_form(levels, levels[1], linked.placed.warp, dissent.OWN_EDGES)
+
+
+def disagreeing(linker: Linker, linked: Linked) -> str:
+    """What is to be said of a place that edges have found, where values disagree about a part; empty without."""
+    share = dissent.dissent(_both(linker, linked)[1], linked.placed.warp).share
+    return dissent.words(share, "of what values show") if share >= dissent.DISAGREES else ""
+
+
+def _both(linker: Linker, linked: Linked) -> list[PairLevel]:
+    """The levels on which blocks vote, by edges and by values."""
+    return [_voting(one, linked) for one in (linker, linker.by(SquaredDifference()))]
 
 
 def _voting(linker: Linker, linked: Linked) -> PairLevel:
