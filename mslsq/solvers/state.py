@@ -10,7 +10,7 @@ from mslsq.linearize.linearizer import Linearization
 from mslsq.solvers.box import Box
 from mslsq.solvers.solver import MethodState
 
-STATUS, NUM_STEPS, NUM_EVALUATIONS, ACCURACY = -6, -5, -4, -3
+STATUS, NUM_STEPS, NUM_EVALUATIONS, ACCURACY = -7, -6, -5, -4
 """Places in `State.flat`, of a state without bounds."""
 
 
@@ -29,12 +29,14 @@ class State(NamedTuple):
     """How large the variables were at the start, squared; stays."""
     start_reach: Float[Tensor, "batch columns"]
     """How large a residual each of them made there alone, |Jᵢ|²xᵢ²; stays."""
+    start_cost: Float[Tensor, "batch"]
+    """Stays."""
     box: Box | tuple[()]
     """Bounds of the variables; stays."""
 
     def flat(self) -> list[Tensor]:
         """The tensors in the order of the pytree, at a tenth of its cost."""
-        return [*self.values, *self.model, *self.method, self.status, *self[-6:-1], *self.box]
+        return [*self.values, *self.model, *self.method, self.status, *self[-7:-1], *self.box]
 
     def like(self, tensors: list[Tensor]) -> "State":
         """The state of these tensors, in the order of `flat`."""

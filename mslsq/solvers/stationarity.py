@@ -40,6 +40,11 @@ times `ftol`), or |g| below ten times `xtol` |JᵀJ||x|. Elsewhere damping or ra
 cosines are of order one, and steps shrink until one meets any tolerance. Of 30 classic problems, 28 runs on NIST's data
 and 2048 fits in float64, each by three solvers, none that used to converge is lost by it."""
 
+RUN_AWAY = {torch.float64: 1e10, torch.float32: 1e5}
+"""Variables have run away that make this many times the residual of the start, and as many times what they made of it
+there. Where a solve arrives they cancel to no more than that residual: of a polynomial of degree ten (NIST's Filip,
+from zeros) they make 1e7 times it."""
+
 
 def squared_sizes(linearizer: Linearizer, values: Values) -> Float[Tensor, "batch columns"]:
     """How large the variable of every column is, squared. A translation has its own unit, beside a rotation that has
@@ -88,6 +93,15 @@ def is_hidden(
     vanishes = (squared_norms < torch.finfo(squared_norms.dtype).tiny) & ((squared_norms > 0) | (gradient != 0))
     hidden = (vanishes | ~torch.isfinite(squared_norms)).any(-1)
     return hidden if solver.gtol is None else torch.zeros_like(hidden)
+
+
+def has_run_away(
+    start_cost: Float[Tensor, "batch"], floor: "Floor", start_reach: Float[Tensor, "batch columns"]
+) -> Bool[Tensor, "batch"]:
+    """Have variables run away until beside them every step is short, and every gradient small? A step along a column
+    of nothing but rounding leads there (1e13 rad, of the angle of an ellipse that begins as a circle)."""
+    known = torch.maximum(2 * start_cost, start_reach.sum(-1))
+    return floor.reach * RUN_AWAY[start_cost.dtype] ** -2 > known
 
 
 def squared_length(gradient: Float[Tensor, "batch columns"], scale: Tensor) -> Float[Tensor, "batch"]:

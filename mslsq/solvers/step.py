@@ -81,9 +81,8 @@ class Step:
         method = type(method)(*agreed)
         zeros = torch.zeros_like(status)
         accuracy = first_accuracy(model.cost)
-        state = State(
-            values, model, method, status, zeros, torch.ones_like(status), accuracy, sizes, scale * sizes, box
-        )
+        ones, reach = torch.ones_like(status), scale * sizes
+        state = State(values, model, method, status, zeros, ones, accuracy, sizes, reach, model.cost, box)
         return state, Record(
             model.cost,
             gradient_norm,
@@ -126,6 +125,7 @@ class Step:
             self._next_accuracy(state, kept, verdict.accepted),
             state.start_sizes,
             state.start_reach,
+            state.start_cost,
             state.box,
         )
         return after, Record(kept.cost, gradient_norm, step_norm, self.solver.damping(method), verdict.accepted)

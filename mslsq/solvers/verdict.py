@@ -15,6 +15,7 @@ from mslsq.solvers.state import State
 from mslsq.solvers.stationarity import (
     gradient_floor,
     gradient_met,
+    has_run_away,
     has_squares,
     is_hidden,
     nearly_stationary,
@@ -172,7 +173,8 @@ class Judge:
         why = torch.where(proposal.solved & ~verdict.finite, int(Status.NON_FINITE), why)
         rests = rests_at_zero(solver, kept.gradient, kept.cost, verdict.scale)
         flat = flat | ((stuck | given_up) & proposal.solved & rests)
-        seen = ~is_hidden(solver, kept.gradient, squared_norms)
+        away = has_run_away(state.start_cost, floor, state.start_reach)
+        seen = ~(is_hidden(solver, kept.gradient, squared_norms) | away)
         if solver.needs_regular:
             given_up = given_up | ~proposal.solved
         status = torch.full_like(state.status, int(Status.RUNNING))

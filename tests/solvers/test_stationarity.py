@@ -374,3 +374,33 @@ def test_a_rejected_step_that_promised_more_than_rounding_is_no_end(native):
     start = {"p": torch.ones(1, dtype=torch.float64)}
     solution = mslsq.solve(problem, start, solver=mslsq.LevenbergMarquardt(native=native))
     assert mslsq.Status(int(solution.status)) is mslsq.Status.STALLED
+
+
+def turned_ellipse(p, t):
+    """An ellipse of radii p[0] and p[1], turned by p[2], which has rounding for its influence where the radii agree."""
+    c, s, x, y = torch.cos(p[2]), torch.sin(p[2]), 3 * torch.cos(t), 2 * torch.sin(t + 0.3)
+    u, v = (c * x + s * y) / p[0], (c * y - s * x) / p[1]
+    return torch.sqrt(u * u + v * v) - 1 + 1e-16 * p[2] * torch.sin(3 * t)
+
+
+@PER_SOLVER
+def test_variables_that_have_run_away_have_not_converged(solver):
+    """The first step goes along a column of 1e-16, by 1e11 rad. Beside it any other is shorter than `xtol`: solves
+    ended there as converged, with a cost of 0.14 (least 0)."""
+    circle, t = torch.tensor([1.5, 1.5, 0.3], dtype=F64), torch.linspace(0, 6, 20, dtype=F64)
+    far, near = torch.stack([circle, torch.tensor([3.0, 2.0, 0.3], dtype=F64)]), (0, None)
+    solution = mslsq.least_squares(turned_ellipse, far, args=(t,), in_dims=near, solver=solver)
+    assert abs(float(solution.value[0, 2])) > 1e10 and int(solution.status[0]) == Status.STALLED
+    assert bool(solution.converged[1]) and float(solution.cost[1]) < 1e-20
+
+
+@PER_SOLVER
+@PER_DTYPE
+def test_variables_that_go_far_from_zeros_have_not_run_away(solver, dtype):
+    """To easting and northing, in metres, by ranges and what they were thought to be."""
+    at = torch.tensor([[5e5, 5.4e6], [5.1e5, 5.4e6], [5e5, 5.41e6]], dtype=F64)
+    true = torch.tensor([5.05e5, 5.404e6], dtype=F64)
+    far, at = (true - at).norm(dim=1).to(dtype), at.to(dtype)
+    start = torch.zeros(2, dtype=dtype)
+    solution = mslsq.least_squares(lambda p, d: (p - at).norm(dim=1) - d, start, args=(far,), solver=solver)
+    assert bool(solution.converged) and float((solution.value - true).norm()) < (1e-3 if dtype == F64 else 2.0)
