@@ -83,7 +83,7 @@ def form_contradicted(linker: Linker, linked: Linked) -> str:
     """What speaks for a form in a pair that edges have found, whatever has placed it: of what values show much does not
     agree there, and too few blocks lie best there, by edges and by values alike (`mslsq.alignment.dissent`)."""
     levels = _both(linker, linked)
-    return dissent.of_form(levels, levels[1], linked.placed.warp, dissent.OWN_EDGES)
+    return dissent.of_form(levels, levels[1], linked.placed.warp)
 
 
 def disagreeing(linker: Linker, linked: Linked) -> str:
