@@ -264,11 +264,11 @@ def test_the_judgement_depends_on_no_units(unit_of_r, unit_of_x, dtype, noise):
     def scaled(p, y):
         return unit_of_r * decay(p / unit_of_x, y)
 
-    # Tolerances that no unit meets: the start is nearly the minimum, and has to be judged.
+    # Met in no unit, but by a gradient of zero: the start is nearly the minimum, and has to be judged.
     solver = mslsq.LevenbergMarquardt(gtol=0.0, max_steps=100)
     start = (minimum * (1 + 1e-3) * unit_of_x).to(dtype)
     solution, found = derivative(scaled, start, y.to(dtype), solver=solver)
-    assert int(solution.status) in (Status.COST_TOLERANCE, Status.STEP_TOLERANCE, Status.STALLED)
+    assert bool(solution.converged) or int(solution.status) == Status.STALLED
     assert solution.differentiable
     assert float((found / unit_of_x - truth).norm() / truth.norm()) < (1e-5 if dtype is F64 else 0.05)
 
