@@ -17,7 +17,7 @@ from mslsq.alignment import grain, hot, light
 from mslsq.alignment.along_curves import AlongCurves
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.evenness import UNEVEN, unevenness
-from mslsq.alignment.forms import disagreeing, form_alone, form_contradicted, of_another_kind
+from mslsq.alignment.forms import disagreeing, form_alone, form_contradicted, of_another_kind, voting_levels
 from mslsq.alignment.linking import NEAR, Linked, Linker
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.metrics import Metric, NormalizedGradients, SquaredDifference
@@ -76,7 +76,7 @@ class Choice:
             by_values, apart = self._again(by_edges, metric)
             near = by_values.placed.status.ok and apart <= NEAR * self._side(fixed)
             if near and self.unevenness(by_values) < UNEVEN:
-                form = form_contradicted(self.linker.by(EDGES), by_values)
+                form = form_contradicted(by_values, voting_levels(self.linker.by(EDGES), by_values))
                 return _left_out(by_values, form) if form else by_values.explained(f"{found}; then by {metric.words}.")
         return self._unless_a_form(by_edges, f"{found}.")
 
@@ -93,8 +93,11 @@ class Choice:
     def _unless_a_form(self, by_edges: Linked, why: str) -> Linked:
         """The place by edges, with a reason; refused where it may be that of one form that both maps have."""
         linker = self.linker.by(EDGES)
-        form = self._hot(by_edges) or form_alone(linker, by_edges) or form_contradicted(linker, by_edges)
-        return _left_out(by_edges, form) if form else by_edges.explained(why + disagreeing(linker, by_edges))
+        if hot := self._hot(by_edges):
+            return _left_out(by_edges, hot)
+        levels = voting_levels(linker, by_edges)
+        form = form_alone(linker, by_edges, levels) or form_contradicted(by_edges, levels)
+        return _left_out(by_edges, form) if form else by_edges.explained(why + disagreeing(by_edges, levels))
 
     def _hot(self, by_edges: Linked) -> str:
         """What speaks for hot pixels where a map lies on the very pixels that it lay on, within its standard error;

@@ -7,6 +7,7 @@ agree say something of their own, as along a rim they do not, and of those that 
 other place (`mslsq.alignment.votes`).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,9 +64,10 @@ def of_another_kind(linker: Linker, linked: Linked) -> bool:
     return seen.part >= PARTLY * seen.entire
 
 
-def form_alone(linker: Linker, linked: Linked) -> str:
-    """What speaks for a form in a pair that edges have placed; empty if nothing does."""
-    matrix, levels = linked.placed.warp, _both(linker, linked)
+def form_alone(linker: Linker, linked: Linked, levels: Sequence[PairLevel]) -> str:
+    """What speaks for a form in a pair that edges have placed, `levels` being its `voting_levels`; empty if nothing
+    does."""
+    matrix = linked.placed.warp
     by_edges = shares(levels[0], matrix)
     if by_edges.none < REST[0] or by_edges.entire < by_edges.part:
         return ""
@@ -79,21 +81,20 @@ def form_alone(linker: Linker, linked: Linked) -> str:
     )
 
 
-def form_contradicted(linker: Linker, linked: Linked) -> str:
+def form_contradicted(linked: Linked, levels: Sequence[PairLevel]) -> str:
     """What speaks for a form in a pair that edges have found, whatever has placed it: of what values show much does not
     agree there, and too few blocks lie best there, by edges and by values alike (`mslsq.alignment.dissent`)."""
-    levels = _both(linker, linked)
     return dissent.of_form(levels, levels[1], linked.placed.warp)
 
 
-def disagreeing(linker: Linker, linked: Linked) -> str:
+def disagreeing(linked: Linked, levels: Sequence[PairLevel]) -> str:
     """What is to be said of a place that edges have found, where values disagree about a part; empty without."""
-    share = dissent.dissent(_both(linker, linked)[1], linked.placed.warp).share
+    share = dissent.dissent(levels[1], linked.placed.warp).share
     return dissent.words(share, "of what values show") if share >= dissent.DISAGREES else ""
 
 
-def _both(linker: Linker, linked: Linked) -> list[PairLevel]:
-    """The levels on which blocks vote, by edges and by values."""
+def voting_levels(linker: Linker, linked: Linked) -> list[PairLevel]:
+    """The levels on which blocks vote, by edges and by values. They keep what they are asked."""
     return [_voting(one, linked) for one in (linker, linker.by(SquaredDifference()))]
 
 
