@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment.evidence import evidence, loudest
+from mslsq.alignment.evidence import FAINTEST, evidence, loudest
 from mslsq.alignment.grids import frame_corners
 from mslsq.alignment.measures import middle_of
 from mslsq.alignment.pair_level import DETAIL_SIGMA, PairLevel
@@ -85,20 +85,32 @@ def _affine(points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 3"]:
 
 
 def even(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> bool:
-    """Do all parts agree as well as the whole, but for noise?"""
-    return _unevenness(level, matrix) <= EVEN + 1 - evidence(level, matrix).reliability
+    """Do all parts agree as well as the whole, but for noise? Where noise takes more of some parts, as of what is dark
+    between lamps, with what it takes of every block given back, and without blocks of which it leaves hardly any."""
+    if _unevenness(level, matrix) <= EVEN + 1 - evidence(level, matrix).reliability:
+        return True
+    seen = loudest(level, matrix)
+    tell = seen.reliability >= FAINTEST
+    whole, least = _whole_and_least((seen.correlation + 1 - seen.reliability)[tell], seen.at[tell])
+    return 2 * int(np.count_nonzero(tell)) >= len(tell) and bool(min(whole, 1.0) - least <= EVEN)
 
 
 def _unevenness(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> float:
     """By how much the blocks of some part agree less than all do."""
     seen = loudest(level, matrix)
-    if not len(seen.correlation):
-        return 0.0
-    at, correlation = seen.at, seen.correlation
+    whole, least = _whole_and_least(seen.correlation, seen.at)
+    return whole - least
+
+
+def _whole_and_least(agreement: Float[np.ndarray, " blocks"], at: Float[np.ndarray, "blocks 2"]) -> tuple[float, float]:
+    """The medians of all blocks, and of those of the part that has the least."""
+    if not len(agreement):
+        return 0.0, 0.0
     low, high = at.min(0), at.max(0) + 1
     part = ((at - low) * THIRDS / (high - low)).astype(np.int64) @ np.array([THIRDS, 1])
-    medians = [middle_of(one) for one in (correlation[part == n] for n in range(THIRDS**2)) if len(one) > 1]
-    return middle_of(correlation) - min(medians) if medians else 0.0
+    medians = [middle_of(one) for one in (agreement[part == n] for n in range(THIRDS**2)) if len(one) > 1]
+    whole = middle_of(agreement)
+    return whole, min(medians, default=whole)
 
 
 def _moved(levels: Sequence[PairLevel], matrix: Float[Tensor, "3 3"]) -> Moved:

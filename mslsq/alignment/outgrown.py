@@ -73,8 +73,9 @@ def instead(pair: Pair, estimates: Sequence[Estimate], position: int, grow: bool
         return Instead(own, leader, None)
     if off < SURELY * level.factor and not nesting.rejects(_finer(pair, position), own, largest):
         return Instead(own, leader, None)
-    standing = pair.standing_on(position, largest.matrix)
-    if standing.lead < asked_lead(pair.options, largest.overlap):
+    asked = asked_lead(pair.options, largest.overlap)
+    standing = pair.standing(largest.matrix, asked)
+    if standing.lead < asked:
         return None
     return Instead(own, leader, Outgrown(Misfit(off, nesting.smallest(largest, noise), largest.matrix), standing))
 

@@ -17,8 +17,14 @@ def pair(
     name: str, degrees: float, scale: float, noise: float, seed: int = 0
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Two maps, one of them turned and scaled about the middle."""
+    return turned_pair(synthetic.base_raster(name), degrees, scale, noise, seed)
+
+
+def turned_pair(
+    base: np.ndarray, degrees: float, scale: float, noise: float, seed: int = 0
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The same of any raster."""
     random = np.random.default_rng(seed)
-    base = synthetic.base_raster(name)
     c, s, middle = scale * np.cos(np.deg2rad(degrees)), scale * np.sin(np.deg2rad(degrees)), (SIZE - 1) / 2
     turned = np.array([[c, -s, middle - c * middle + s * middle], [s, c, middle - s * middle - c * middle], [0, 0, 1]])
     moving = synthetic.warp_from_base(base, (60, 60), turned, (SIZE, SIZE))
@@ -55,6 +61,40 @@ def test_a_larger_model_is_named_without_a_search(no_search, name, asked, degree
     if MapStatus(int(result.status[1])).ok:
         assert float(result.corner_sigma[1]) == pytest.approx(off(result.transforms[1], truth), rel=0.1)
     assert off(align(maps, model=fitting).transforms[1], truth) < 0.2
+
+
+def lamps(seed: int) -> np.ndarray:
+    """Forty lamps in the dark, faint ones and bright ones."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[:248, :248]
+    scene = np.zeros((248, 248))
+    for _ in range(40):
+        (u, v), reach, bright = random.uniform(0, 248, 2), random.uniform(2, 5), 10 ** random.uniform(-1.2, 0)
+        scene += bright * np.exp(-((x - u) ** 2 + (y - v) ** 2) / (2 * reach**2))
+    return scene / scene.max()
+
+
+@pytest.mark.parametrize(
+    ("seed", "asked", "degrees", "scale", "fitting"), [(0, "se2", 4, 1.08, "sim2"), (5, "translation", 6, 1.0, "se2")]
+)
+def test_parts_in_which_noise_hides_the_detail_are_no_uneven_ones(no_search, seed, asked, degrees, scale, fitting):
+    """What is dark between lamps agrees by as little as noise leaves: a search took four to eight times as long."""
+    maps, _ = turned_pair(lamps(seed), degrees, scale, 0.01)
+    assert align(maps, model=asked).fitting == ["", fitting]
+
+
+def test_a_lead_that_only_a_finer_level_has_needs_no_search_either(no_search, monkeypatch):
+    maps, _ = pair("camera", 6.0, 1.0, 0.01)
+    standing_on, asked = leads.Pair.standing_on, []
+
+    def none_on_the_coarse_level(pair, position, matrix):
+        asked.append(position)
+        found = standing_on(pair, position, matrix)
+        return found._replace(rival=found.score) if position == pair.searched else found
+
+    monkeypatch.setattr(leads.Pair, "standing_on", none_on_the_coarse_level)
+    assert align(maps, model="translation").fitting == ["", "se2"]
+    assert asked == [1, 0]
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1])
