@@ -93,7 +93,7 @@ def printed(reference: Raster, moving: Raster, random: Random) -> tuple[Raster, 
 
 def low_light(reference: Raster, moving: Raster, random: Random) -> tuple[Raster, Raster]:
     """A negative of which few photons were counted: 6 in the mean, at most 12."""
-    return reference, random.poisson(12 * negative(reference, moving, random)[1]) / 12
+    return reference, random.poisson(12 * np.maximum(negative(reference, moving, random)[1], 0)) / 12
 
 
 LATER: dict[str, Kind] = {
