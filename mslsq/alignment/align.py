@@ -20,7 +20,7 @@ from mslsq.alignment.metrics import Metric, SquaredDifference
 from mslsq.alignment.options import AUTO, AlignmentOptionError, checked_options
 from mslsq.alignment.piecewise import bend_all, check_bends
 from mslsq.alignment.prepared import Prepared, prepare
-from mslsq.alignment.previous import check_previous
+from mslsq.alignment.previous import check_places, check_previous
 from mslsq.alignment.result import Alignment, MapStatus, Stage
 from mslsq.alignment.tree import place_by_tree
 from mslsq.alignment.undeclared import IF_SO, undeclared
@@ -113,7 +113,8 @@ def align(
             which and why.
         previous: the result for the first of these maps, with the same model and reference. Maps that it placed stay
             where they are, to the bit; the others, new ones and those that were left out, are placed on them, with
-            standard errors that take theirs in. This takes the time of the new maps alone.
+            standard errors that take theirs in. This takes the time of the new maps alone. A map that is not the one
+            which was placed raises an error.
         pixel_sizes: the side of a pixel of every map in one unit (metres, degrees), as metadata have it. Placements
             whose scale contradicts them are refused.
         scale_range: (least, most) of the factor between the scale of a placement, in every direction, and the one that
@@ -132,7 +133,8 @@ def align(
 
     Raises:
         AlignmentOptionError: an option that is not valid (never for the content of a map), model="piecewise" with
-            joint=True, `previous` or metric="occupancy", or pixel sizes that a model without a scale contradicts.
+            joint=True, `previous` or metric="occupancy", pixel sizes that a model without a scale contradicts, or maps
+            that are not those of `previous`.
 
     >>> from mslsq.alignment import align, synthetic
     >>> pair = synthetic.make_pair("camera", "translation", seed=1, size=128)
@@ -167,8 +169,9 @@ def align(
     known_places = checked_georeferences(georeferences, len(maps))
     prepared, states, reasons = prepare(maps, masks)
     lattice, options = lattice_of(prepared, known_places, reference, options, pixel_sizes is not None)
+    sizes = [None if one is None else (one.mask.shape[0], one.mask.shape[1]) for one in prepared]
     if previous is not None:
-        check_previous(previous, options, reference, states, joint)
+        check_previous(previous, options, reference, states, sizes, joint)
     like = next((r.values for r in prepared if r is not None), torch.zeros((), dtype=torch.float64, device="cpu"))
     draft = Draft(states, reasons, reference, options.model, like)
     if previous is not None:
@@ -176,6 +179,8 @@ def align(
         for index in previous.aligned:
             draft.entries["transforms"][index] = lattice.own(index, previous.transforms[index])
     linker = Linker(lattice.maps, options, levels, progress, lattice=lattice)
+    if previous is not None:
+        check_places(previous, linker, draft.entries["transforms"])
     starts, links = lattice.all_own(init.cpu()) if isinstance(init, Tensor) else None, []
     squared = options.metric == SquaredDifference()
     if joint is True and not squared:
@@ -200,7 +205,6 @@ def align(
     _name_fields(draft, prepared)
     links = links if previous is None else [*previous.links, *links]
     draft.model = model
-    sizes = [None if one is None else (one.mask.shape[0], one.mask.shape[1]) for one in prepared]
     placed = draft.finished(stages=linker.stages, links=links, sizes=sizes)
     return in_world(placed, lattice, known_places, prepared, previous)
 
