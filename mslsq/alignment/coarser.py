@@ -14,6 +14,7 @@ from mslsq.alignment.estimate import Estimate, judge, sane
 from mslsq.alignment.leads import WIDE, Pair
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.refine import refine
+from mslsq.alignment.twice import way_of
 from mslsq.alignment.uncertainty import corner_sigma, tangent_covariance
 
 COARSER = 1, 2
@@ -77,18 +78,21 @@ def coarser_place(pair: Pair, estimate: Estimate, sigma: float, least: float) ->
         return found
     options, size, stands = pair.options, pair.reference[0].size, False
     here = pair.pixels(0, estimate.matrix)
+    turns = way_of(here, size) is None
     for position in COARSER:
         there = pair.ends.get(position)
         if there is None:
             break
         level, reference = pair.levels[position], pair.reference[position]
         away = corner_error(pair.pixels(0, there.matrix), here, *size)
-        if away > level.factor:
+        if away <= level.factor:
+            stands = True
+        else:
             (again,) = refine([estimate], level, options.model, options.loss, pair.freedom, STEPS, "coarse")
             ends = [judge(each, level) for each in (there, again.estimate) if sane(each)]
             there = max(ends, key=lambda each: each.score * min(each.overlap / WIDE, 1.0) ** 0.5)
             local = ends[-1] if sane(again.estimate) else None
-            if stands and local is not None and local.certainty >= CERTAIN:
+            if stands and local is not None and (turns or local.certainty >= CERTAIN):
                 there = local
             stands = there is local
             away = corner_error(pair.pixels(0, there.matrix), here, *size)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mslsq.alignment import belief, coarser, grain
+from mslsq.alignment import align, belief, coarser, grain, synthetic
 from mslsq.alignment.estimate import judge
 from tests.alignment.grained import dithered, placed, views
 
@@ -63,3 +63,30 @@ def test_another_hypothesis_of_a_coarser_level_says_nothing(monkeypatch, by, agr
 
     monkeypatch.setattr(belief, "coarser_place", elsewhere)
     assert placed(maps) == found and [one.pixels for one in asked] == [0.0]
+
+
+def test_another_hypothesis_says_nothing_of_a_map_that_is_turned(monkeypatch):
+    """No pixels lie on pixels there: a level of 4 px preferred another place of a portrait in another modality."""
+    pair, asked = synthetic.make_pair("camera", "sim2", seed=1, size=96), []
+    maps = [pair.reference, pair.moving]
+
+    def judged(estimate, level):
+        found = judge(estimate, level)
+        known = 0.8 if found.overlap < 0.4 else 0.3
+        return replace(found, ncc=known, detail=known)
+
+    monkeypatch.setattr(coarser, "judge", judged)
+    monkeypatch.setattr(coarser, "MOVED", -1.0)
+    monkeypatch.setattr(coarser, "APART", 0.0)
+
+    def elsewhere(pair, estimate, *known):
+        near, far = (estimate.matrix.clone() for _ in coarser.COARSER)
+        near[0, 2] += 1e-4
+        far[0, 2] += 0.8
+        pair.ends.update({at: replace(estimate, matrix=end) for at, end in ((1, near), (2, far))})
+        asked.append(coarser.coarser_place(pair, estimate, *known))
+        return asked[-1]
+
+    monkeypatch.setattr(belief, "coarser_place", elsewhere)
+    align(maps)
+    assert [one.pixels < 1 for one in asked] == [True]
