@@ -17,6 +17,7 @@ from mslsq.alignment.fields import fields_apart
 from mslsq.alignment.joint import place_jointly
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.metrics import Metric, SquaredDifference
+from mslsq.alignment.models import Frame
 from mslsq.alignment.options import AUTO, AlignmentOptionError, checked_options
 from mslsq.alignment.piecewise import bend_all, check_bends
 from mslsq.alignment.prepared import Prepared, prepare
@@ -24,6 +25,7 @@ from mslsq.alignment.previous import check_places, check_previous
 from mslsq.alignment.result import Alignment, MapStatus, Stage
 from mslsq.alignment.tree import place_by_tree
 from mslsq.alignment.undeclared import IF_SO, undeclared
+from mslsq.alignment.vague import why_vague
 
 WELL = 0.9
 """Correlation from which a border of one value does no harm: black corners moved a picture by 0.087 px at 0.69."""
@@ -203,6 +205,8 @@ def align(
         bend_all(linker, draft)
     _name_undeclared(draft, prepared)
     _name_fields(draft, prepared)
+    if states[reference].ok:
+        _take_back_vague(draft, linker.frame(reference))
     links = links if previous is None else [*previous.links, *links]
     draft.model = model
     placed = draft.finished(stages=linker.stages, links=links, sizes=sizes)
@@ -230,6 +234,16 @@ def _name_fields(draft: Draft, prepared: Sequence[Prepared | None]) -> None:
             )
             draft.entries["covariance"][index] *= (way / sigma) ** 2
             draft.entries["corner_sigma"][index] = way
+
+
+def _take_back_vague(draft: Draft, frame: Frame) -> None:
+    """Leave out what has been placed and is not known well enough, with the errors as they are stated; what was placed
+    before stays."""
+    for index, state in enumerate(draft.states):
+        if state == MapStatus.ALIGNED and index not in draft.known:
+            sigma = float(draft.entries["corner_sigma"][index])
+            if vague := why_vague(sigma, frame, draft.reasons[index]):
+                draft.take_back(index, MapStatus.AMBIGUOUS, vague)
 
 
 def _name_undeclared(draft: Draft, prepared: Sequence[Prepared | None]) -> None:

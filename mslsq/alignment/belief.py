@@ -28,6 +28,7 @@ from mslsq.alignment.result import MapStatus, Stage
 from mslsq.alignment.rivals import Standing
 from mslsq.alignment.twice import seen_twice, way_of
 from mslsq.alignment.uncertainty import corner_sigma, tangent_covariance
+from mslsq.alignment.vague import why_vague
 from mslsq.alignment.weighing import VOTED_LEAD, Outgrown, Weighed, weighed
 
 COARSE = 3
@@ -176,10 +177,9 @@ def believed(
     at = clear(pair.levels, pair.options.prefilter), estimate.matrix
     if parts and pair.options.searches and (form := form_alone(pair.levels, *at)):
         return refused(pair, estimate, stages, MapStatus.AMBIGUOUS, form, found.agreement, ahead)
-    if pair.options.searches and not sigma < 2 * pair.frame.half:  # the side of the reference, and what is not a number
-        # It may be anywhere along that direction: the end of one line on another, in two charts that have nothing else.
-        why = "(Its detail leaves a direction of the place undetermined.)"
-        return refused(pair, estimate, stages, MapStatus.AMBIGUOUS, why, found.agreement, ahead)
+    if vague := why_vague(sigma, pair.frame, reason):
+        unknown = refused(pair, estimate, stages, MapStatus.AMBIGUOUS, vague, found.agreement, ahead)
+        return replace(unknown, fitting=fitting)
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
     placed = MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance
     uneven = unevenness(pair.levels[0], estimate) if pair.options.metric.values and off == 0 and not fitting else 0.0

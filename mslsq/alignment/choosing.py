@@ -18,7 +18,7 @@ from mslsq.alignment.along_curves import AlongCurves
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.evenness import UNEVEN, unevenness
 from mslsq.alignment.forms import disagreeing, form_alone, form_contradicted, of_another_kind, voting_levels
-from mslsq.alignment.linking import NEAR, Linked, Linker
+from mslsq.alignment.linking import NEAR, Linked, Linker, left_out
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.metrics import Metric, NormalizedGradients, SquaredDifference
 from mslsq.alignment.result import MapStatus
@@ -60,9 +60,8 @@ class Choice:
             return self._unless_a_form(by_edges, f" By {EDGES.words}: {doubt}.")
         if apart <= allowed:
             return by_values
-        status = MapStatus.LOW_CORRELATION
-        reason = f"{status.sentence} ({doubt[0].upper()}{doubt[1:]}, and {EDGES.words} puts it {apart:.1f} px away.)"
-        return replace(by_values, placed=replace(by_values.placed, status=status, reason=reason))
+        why = f"({doubt[0].upper()}{doubt[1:]}, and {EDGES.words} puts it {apart:.1f} px away.)"
+        return left_out(by_values, why)
 
     def second(self, fixed: int, moving: int, initial: Tensor | None = None) -> Linked:
         """By edges, for a pair whose values were refused; and by values from there, where they hold."""
@@ -77,7 +76,7 @@ class Choice:
             near = by_values.placed.status.ok and apart <= NEAR * self._side(fixed)
             if near and self.unevenness(by_values) < UNEVEN:
                 form = form_contradicted(by_values, voting_levels(self.linker.by(EDGES), by_values))
-                return _left_out(by_values, form) if form else by_values.explained(f"{found}; then by {metric.words}.")
+                return left_out(by_values, form) if form else by_values.explained(f"{found}; then by {metric.words}.")
         return self._unless_a_form(by_edges, f"{found}.")
 
     def _beyond_marks(self, by_values: Linked, initial: Tensor | None) -> Linked:
@@ -94,10 +93,10 @@ class Choice:
         """The place by edges, with a reason; refused where it may be that of one form that both maps have."""
         linker = self.linker.by(EDGES)
         if hot := self._hot(by_edges):
-            return _left_out(by_edges, hot)
+            return left_out(by_edges, hot)
         levels = voting_levels(linker, by_edges)
         form = form_alone(linker, by_edges, levels) or form_contradicted(by_edges, levels)
-        return _left_out(by_edges, form) if form else by_edges.explained(why + disagreeing(by_edges, levels))
+        return left_out(by_edges, form) if form else by_edges.explained(why + disagreeing(by_edges, levels))
 
     def _hot(self, by_edges: Linked) -> str:
         """What speaks for hot pixels where a map lies on the very pixels that it lay on, within its standard error;
@@ -131,12 +130,6 @@ class Choice:
         """Which share of the energy of a placement's residuals in values the means of blocks hold."""
         by_values = self.linker.by(SquaredDifference(linked.metric == "inverted"))
         return unevenness(by_values.finest(linked.fixed, linked.moving), linked.placed.estimate)
-
-
-def _left_out(linked: Linked, why: str) -> Linked:
-    """Refused, and why."""
-    status = MapStatus.LOW_CORRELATION
-    return replace(linked, placed=replace(linked.placed, status=status, reason=f"{status.sentence} {why}"))
 
 
 ASKED_AGAIN = (MapStatus.LOW_CORRELATION, MapStatus.NO_OVERLAP, MapStatus.NOT_CONVERGED)

@@ -67,9 +67,18 @@ class Draft:
         through = "" if parent == self.reference else f" Placed through map {parent}."
         self.says(index, MapStatus.ALIGNED, link.reason + through + remark)
 
-    def _without_reference(self) -> None:
+    def take_back(self, index: int, status: MapStatus, why: str) -> None:
+        """Leave out a map that has been placed. The model that fits it is still one to try."""
+        self._blank(index)
+        self.metrics[index], self.bends[index] = "", None
+        self.says(index, status, f"{status.sentence} {why}")
+
+    def _blank(self, index: int) -> None:
         for entry in self.entries.values():
-            entry[self.reference] = -1 if entry.dtype == torch.int64 else float("nan")
+            entry[index] = -1 if entry.dtype == torch.int64 else float("nan")
+
+    def _without_reference(self) -> None:
+        self._blank(self.reference)
         why = f"{MapStatus.NO_REFERENCE.sentence} ({self.reasons[self.reference]})"
         for index in self.waiting:
             self.says(index, MapStatus.NO_REFERENCE, why)

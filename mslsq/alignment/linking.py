@@ -18,7 +18,7 @@ from mslsq.alignment.pair_level import PairLevel
 from mslsq.alignment.pairwise import Placed, place
 from mslsq.alignment.prepared import Prepared
 from mslsq.alignment.pyramid import Level, depth
-from mslsq.alignment.result import Stage
+from mslsq.alignment.result import MapStatus, Stage
 
 SQUARED = SquaredDifference()
 
@@ -54,6 +54,11 @@ class Linked:
     def explained(self, why: str) -> "Linked":
         """The same with more to its reason."""
         return replace(self, placed=replace(self.placed, reason=self.placed.reason + why))
+
+
+def left_out(linked: Linked, why: str, status: MapStatus = MapStatus.LOW_CORRELATION) -> Linked:
+    """Refused, and why."""
+    return replace(linked, placed=replace(linked.placed, status=status, reason=f"{status.sentence} {why}"))
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.estimate import Estimate
-from mslsq.alignment.linking import Linked
+from mslsq.alignment.linking import Linked, left_out
 from mslsq.alignment.models import Frame
 from mslsq.alignment.pairwise import Placed
 from mslsq.alignment.result import MapStatus
 from mslsq.alignment.tangents import adjoint, change
 from mslsq.alignment.uncertainty import corner_sigma
+from mslsq.alignment.vague import why_vague
 
 Link = Callable[[int, int, Tensor | None], Linked]
 """Places one map (the second) on another, from a start or a search."""
@@ -47,12 +48,17 @@ def grow(
             tried.setdefault(i, []).append(link)
             if not link.placed.status.ok:
                 continue
+            covariance, sigma = through(link, draft, frame_of)
+            if vague := why_vague(float(sigma), frame_of(draft.reference), link.placed.reason):
+                tried[i][-1] = left_out(link, vague, MapStatus.AMBIGUOUS)
+                continue
             draft.place(
                 i,
                 link.transform @ out["transforms"][parent],
                 out["gain"][parent] * link.gain,
                 out["gain"][parent] * link.bias + out["bias"][parent],
-                *through(link, draft, frame_of),
+                covariance,
+                sigma,
             )
             draft.believe(i, parent, link.placed, metric=link.metric)
             reached.append(i)
