@@ -113,7 +113,7 @@ class Choice:
 
     def _by_edges(self, fixed: int, moving: int, initial: Tensor | None) -> Linked:
         """Where edges put it, of all places."""
-        return self.linker.by(EDGES).link(fixed, moving, initial)
+        return grain.link(self.linker.by(EDGES), fixed, moving, initial)[1]
 
     def _side(self, fixed: int) -> int:
         return max(self.linker.map(fixed).mask.shape)

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.alignment.fixed import on_its_noise
-from mslsq.alignment.linking import NEAR, Linked, Linker
+from mslsq.alignment.fixed import on_its_noise, under_its_edges
+from mslsq.alignment.linking import NEAR, SQUARED, Linked, Linker
 from mslsq.alignment.metrics import SquaredDifference
 from mslsq.alignment.options import Options
 from mslsq.alignment.result import MapStatus
@@ -63,7 +63,7 @@ def link(linker: Linker, fixed: int, moving: int, initial: Tensor | None = None)
     common."""
     linked, options = linker.link(fixed, moving, initial), linker.options
     placed = linked.placed
-    if not (placed.status.ok and placed.pulled and can_be_wider(options)) or options.bends:
+    if options.bends or (options.metric.values and not (placed.pulled and can_be_wider(options))):
         return linker, linked
     linked, found = unless_on_noise(linker, linked), in_common(linker, fixed, moving)
     if found is None or not linked.placed.status.ok:
@@ -79,11 +79,16 @@ def link(linker: Linker, fixed: int, moving: int, initial: Tensor | None = None)
 
 def unless_on_noise(linker: Linker, linked: Linked) -> Linked:
     """A place that was looked for; refused, where it is that of noise which both maps have at the same pixels."""
-    placed = linked.placed
-    if not (placed.status.ok and placed.pulled and linker.options.searches):
+    placed, options = linked.placed, linker.options
+    if not (placed.status.ok and options.searches):
         return linked
-    few = all(has_few_values(linker.map(index).values.numpy(force=True)) for index in (linked.fixed, linked.moving))
-    if not on_its_noise(linker, linked, few):
+    if options.metric.values:
+        maps = linker.map(linked.fixed), linker.map(linked.moving)
+        few = placed.pulled and all(has_few_values(one.values.numpy(force=True)) for one in maps)
+        on_noise = placed.pulled and on_its_noise(linker, linked, few)
+    else:
+        on_noise = under_its_edges(linker.by(SQUARED), linked)
+    if not on_noise:
         return linked
     status = MapStatus.AMBIGUOUS
     # Loops close on such places, too: they are not to be counted.

@@ -41,6 +41,15 @@ def test_the_pattern_of_a_sensor_is_no_place():
     assert status.ok and np.hypot(*(shift - (-7, 5))) < 0.1
 
 
+@pytest.mark.parametrize("metric", ["gradients", "auto"])
+def test_the_pattern_of_a_sensor_is_no_place_by_edges(metric):
+    """Two other scenes lay on each other, with 0.1 px stated: values refuse them, edges saw the pattern alone."""
+    status, _, reason = placed(seen() + 0.2 * PATTERN, 1 - seen(7, -5)[::-1] + 0.2 * PATTERN, metric=metric)
+    assert not status.ok and "pattern of a sensor" in reason
+    negative = 1 - seen() + 0.02 * np.random.default_rng(12).standard_normal((SIZE, SIZE))
+    assert placed(seen() + 0.02 * PATTERN, negative, metric=metric)[0].ok
+
+
 def test_one_map_twice_and_a_place_that_was_said_are_believed():
     one = dithered(seen())
     assert placed(one, one)[0].ok
