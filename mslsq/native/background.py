@@ -1,4 +1,4 @@
-"""One run of the compiler beside the solve: a process of low priority with a time limit; it leaves nothing behind."""
+"""One run of the compiler beside the solve: a process of low priority with time limits; it leaves nothing behind."""
 
 import os
 import shlex
@@ -12,11 +12,21 @@ from pathlib import Path
 
 from mslsq.native.folder import NAME
 
-TIME_LIMIT = 120.0
-"""Seconds after which a compiler is ended: a program of 2,000 statements takes one."""
+PROCESSOR_LIMIT = 120
+"""Seconds of the processor after which a compiler is ended: a program of 2,000 statements takes one."""
+WALL_LIMIT = 1800.0
+"""Seconds of the clock after which one that hangs is ended: at a load of 15 a good one took more than 120."""
+LIMITED = 'ulimit -S -t "$0"; ulimit -H -t "$(($0 + 5))"; ulimit -c 0; exec "$@"'
+"""Ends this process, and each of the children that do the work (`cc1plus`, `as`, `ld`), at the limit; the kernel does
+it, also when Python has been killed. Where a limit is set already that is lower, it stays."""
 NICENESS = 10
 LONGEST = 200
 """Characters of the compiler's own words that are repeated."""
+
+
+def _limited() -> list[str]:
+    """What stands before a command that is to have the limit."""
+    return ["/bin/sh", "-c", LIMITED, str(PROCESSOR_LIMIT)] if os.name == "posix" else []
 
 
 class Compilation:
@@ -35,9 +45,10 @@ class Compilation:
         # The compiler's temporary files and Zig's cache go where its output goes, and away with it.
         own = {"TMPDIR": workplace, "ZIG_GLOBAL_CACHE_DIR": workplace / "zig", "ZIG_LOCAL_CACHE_DIR": workplace / "zig"}
         self.started = time.monotonic()
+        self._limit = ""  # the one that it has come to, in words
         with open(workplace / "said", "wb") as said:
             self._process = subprocess.Popen(
-                [*command, "program.cpp", "-o", str(self.library)],
+                [*_limited(), *command, "program.cpp", "-o", str(self.library)],
                 cwd=workplace,
                 env=os.environ | {name: str(folder) for name, folder in own.items()} | {"LC_ALL": "C"},
                 stdin=subprocess.DEVNULL,
@@ -51,11 +62,12 @@ class Compilation:
 
     def finished(self) -> bool:
         """Has the compiler ended? One that has run for too long is ended."""
-        if self._process.poll() is not None:
+        if self._has_ended():
             return True
-        if self.seconds < TIME_LIMIT:
+        if self.seconds < WALL_LIMIT:
             return False
         self._end_process()
+        self._limit = f"{WALL_LIMIT:g} s"
         return True
 
     @property
@@ -65,8 +77,8 @@ class Compilation:
 
     @property
     def is_slow(self) -> bool:
-        """Was it ended because of the time limit?"""
-        return self._process.returncode == -signal.SIGKILL and self.seconds >= TIME_LIMIT
+        """Was it ended because of a time limit?"""
+        return bool(self._limit)
 
     @property
     def why(self) -> str:
@@ -75,7 +87,7 @@ class Compilation:
         if code == 0:
             return "" if self.library.exists() else f"the compiler ({self._name}) ended without an output"
         if self.is_slow:
-            return f"the compiler ({self._name}) was ended after {TIME_LIMIT:g} s without a result"
+            return f"the compiler ({self._name}) was ended after {self._limit} without a result"
         if code < 0:
             return f"the compiler ({self._name}) was ended by signal {-code}: was there enough memory?"
         return f"the compiler ({self._name}) failed with exit code {code}: {self._words() or 'it said nothing'}"
@@ -89,8 +101,23 @@ class Compilation:
         """This process is a fork of the one that started the compiler: it is that one's."""
         self._process.returncode = 0  # so that nothing waits for it
 
+    def _has_ended(self) -> bool:
+        """As `poll`, which does not tell how long it and its children had the processor."""
+        if self._process.returncode is None:
+            try:
+                process, status, used = os.wait4(self._process.pid, os.WNOHANG)
+            except (ChildProcessError, AttributeError):  # waited for already, SIGCHLD ignored; Windows
+                self._process.poll()
+            else:
+                if process:
+                    self._process.returncode = os.waitstatus_to_exitcode(status)
+                    # nine tenths: kernels count ticks for the limit, and time for what is told here
+                    if self._process.returncode and used.ru_utime + used.ru_stime >= 0.9 * PROCESSOR_LIMIT:
+                        self._limit = f"{PROCESSOR_LIMIT} s of the processor"
+        return self._process.returncode is not None
+
     def _end_process(self) -> None:
-        if self._process.poll() is None:
+        if not self._has_ended():
             with suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

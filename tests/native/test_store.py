@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -105,12 +106,49 @@ def test_a_compiler_that_fails_is_a_clause_and_no_exception_and_not_tried_again(
 
 
 def test_a_compiler_that_hangs_is_ended_and_no_other_program_waits_for_it(store, compiling_with, monkeypatch):
-    monkeypatch.setattr(background, "TIME_LIMIT", 0.1)
+    monkeypatch.setattr(background, "WALL_LIMIT", 0.1)
     calls = compiling_with("sleep 20")
     first, second = store.request(program(1), wait=True), store.request(program(2), wait=True)
     assert "was ended after 0.1 s without a result" in first.why and second.why == first.why
     (process,) = map(int, calls.read_text().split())
     assert not is_running(process)
+
+
+BUSY = "while :; do :; done"
+
+
+@pytest.mark.parametrize(
+    "script", [BUSY, f"sh -c '{BUSY}'; exit 1", pytest.param(f"trap '' XCPU; {BUSY}", marks=pytest.mark.slow)]
+)
+def test_a_compiler_or_its_child_that_takes_too_long_of_the_processor_is_ended(
+    script, store, compiling_with, monkeypatch
+):
+    monkeypatch.setattr(background, "PROCESSOR_LIMIT", 1)
+    monkeypatch.setattr(background, "LIMITED", background.LIMITED.replace("+ 5", "+ 1"))
+    calls = compiling_with(script)
+    first, second = store.request(program(1), wait=True), store.request(program(2), wait=True)
+    assert "was ended after 1 s of the processor without a result" in first.why and second.why == first.why
+    assert len(calls.read_text().split()) == 1
+
+
+def test_a_compiler_that_does_not_get_the_processor_is_not_ended(store, compiling_with, cxx, monkeypatch):
+    """Beside many processes a compiler takes minutes of the clock, as one that sleeps."""
+    monkeypatch.setattr(background, "PROCESSOR_LIMIT", 1)
+    compiling_with(f'sleep 1.1; exec {" ".join(cxx)} "$@"')
+    assert answer(store.request(program(), wait=True)) == 42
+
+
+@pytest.mark.parametrize("limit", [60, None])
+def test_a_lower_limit_of_the_processor_that_is_set_already_stays(limit, store, compiling_with, cxx):
+    calls = compiling_with(f'ulimit -t >> "$calls"; exec {" ".join(cxx)} "$@"')
+
+    def child() -> int:
+        if limit:
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+        return answer(store.request(program(), wait=True))
+
+    assert ended(forked(child)) == 42
+    assert int(calls.read_text().split()[1]) == (limit or background.PROCESSOR_LIMIT)
 
 
 def test_without_a_compiler_the_clause_says_what_to_install(store, monkeypatch):
