@@ -61,14 +61,27 @@ def pulled_acceleration_of_block(
     bend = _second_derivative(along, move) if block.has_forward_mode else None
     if bend is not None:
         residual = block.residual_of_block(storages, inputs)
-        function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
-        return vjp(function, at)[1](weights_of_block(block, residual, inputs) * bend.to(residual.dtype))[0]
+        return _pulled(block, storages, inputs, weights_of_block(block, residual, inputs) * bend.to(residual.dtype))
     residual, jacobian = block.linearization_of_block(storages, inputs)
     lanes = jacobian[None, ..., None]
     ahead = (along(move.new_full((), PART)) - residual) / PART
     bend = 2 / PART * (ahead - block.way.layout.pushed(lanes, move[None, :, None])[0, :, 0])
     weighted = weights_of_block(block, residual, inputs) * bend
     return block.way.layout.pulled(lanes, weighted[None, :, None])[0, :, 0]
+
+
+def _pulled(
+    block: BlockTerm, storages: tuple[Tensor, ...], inputs: Inputs, weighted: Float[Tensor, "rows"]
+) -> Float[Tensor, "tangent"]:
+    """Jᵀ of this, in one backward pass; of a residual that a backward pass refuses (`torch.utils.checkpoint`) by J."""
+    function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
+    try:
+        return vjp(function, at)[1](weighted)[0]
+    except RuntimeError as error:
+        if "saved tensor hooks" not in str(error):
+            raise
+    jacobian = block.linearization_of_block(storages, inputs)[1]
+    return block.way.layout.pulled(jacobian[None, ..., None], weighted[None, :, None])[0, :, 0]
 
 
 def bends_exactly(block: BlockTerm, values: Values, inputs: Inputs) -> bool:

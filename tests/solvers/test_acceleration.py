@@ -1,11 +1,13 @@
 """Geodesic acceleration: steps bent by the second derivative along them reach the same minima in fewer steps."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.func import grad, hessian, jacfwd, jacrev
+from torch.utils.checkpoint import checkpoint
 
 import mslsq
 from mslsq.adjoint import AdjointOptionError
@@ -99,6 +101,22 @@ def test_the_bend_is_the_one_that_hessians_give(monkeypatch, name, linear):
     v, damping, bent = bent_step(monkeypatch, problem.residual, problem.start, linear)
     expected = expected_bend(problem.residual, problem.start, v, damping)
     torch.testing.assert_close(bent - v, expected, rtol=1e-6, atol=1e-9 * float(v.abs().max()))
+
+
+def test_a_residual_that_recomputes_itself_is_bent_as_one_that_does_not(monkeypatch):
+    """A backward pass takes no saved tensor hooks, those of `checkpoint`: native="wait" and creeping fits raised."""
+
+    def residual(x):
+        return torch.cat([checkpoint(lambda a: torch.exp(-a[:1] * a) - 0.3, x, use_reentrant=False), x - 0.5])
+
+    def plain(x):
+        return torch.cat([torch.exp(-x[:1] * x) - 0.3, x - 0.5])
+
+    x0 = torch.tensor([0.8, 0.4], dtype=F64)
+    v, damping, bent = bent_step(monkeypatch, residual, x0)
+    torch.testing.assert_close(bent - v, expected_bend(plain, x0, v, damping), rtol=1e-9, atol=1e-12)
+    found = [mslsq.least_squares(residual, x0, solver=replace(BENT, native=native)) for native in ("never", "wait")]
+    torch.testing.assert_close(found[0].value, found[1].value)
 
 
 def test_without_forward_mode_a_difference_gives_nearly_the_same_bend(monkeypatch):
