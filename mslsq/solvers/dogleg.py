@@ -97,6 +97,7 @@ class Dogleg(Solver):
         radius = torch.where(accepted & (gain >= 0.25), radius, torch.minimum(0.25 * length, 0.25 * state.radius))
         radius = torch.where(torch.isfinite(radius), radius, 0.25 * state.radius)
         scale = torch.maximum(state.scale, linear.storage.diagonal(model.matrix))
+        scale = scale if proposal.beyond is None else torch.maximum(scale, proposal.beyond)
         # Raised tenfold for the next attempt where the factorisation failed, lowered tenfold where it did not.
         regularization = torch.where(proposal.solved, 0.1 * state.regularization, 10 * state.regularization)
         return TrustRegion(radius, scale, regularization.clamp(FLOOR, 1e-3))

@@ -103,7 +103,8 @@ class LevenbergMarquardt(Solver):
     μ ← μ max(s, 1 − (2ϱ − 1)³), ν ← 2, with s = 1/5 or 1/3; on failure μ ← μν, ν ← 2ν. The scaling is
     Marquardt's in the form of Moré ("The Levenberg–Marquardt algorithm: implementation and theory", 1978): D never
     shrinks, so the method does not depend on the units of the variables and a column that vanishes on the way does not
-    set its variable free.
+    set its variable free. One along which a step went beyond what it tells (`BEYOND` of `solvers.verdict`) takes its
+    length from there.
 
     How nonlinear a problem is shows at its start, by how long a step is against the variables, |Dp| / |Dx|: the first μ
     is 1e-8 where that step is at most a fiftieth, else 1e-4 where that one is at most a tenth, else 1e-2. Where the
@@ -226,6 +227,7 @@ class LevenbergMarquardt(Solver):
         if self.scaling == "marquardt":
             scale = torch.where((accepted & near)[:, None], FORGETTING * scale, scale)
             scale = torch.maximum(scale, linear.storage.diagonal(model.matrix))
+            scale = scale if proposal.beyond is None else torch.maximum(scale, proposal.beyond)
         slow = torch.where(accepted, self._slow(state.slow, gain, gain * proposal.predicted, model.cost), state.slow)
         if proposal.worth is not None:
             slow = torch.where((state.slow >= CREEPS) & (proposal.worth < WORTH), 0, slow)

@@ -80,6 +80,9 @@ class Proposal(NamedTuple):
     worth: Float[Tensor, "batch"] | None = None
     """Of a step that has been bent, what that has won of the model's cost, as a share of `predicted`; of others 0. None
     where all steps are straight. (Said by the library.)"""
+    beyond: Float[Tensor, "batch columns"] | None = None
+    """Where the step went beyond what the columns of J tell (`Verdict.beyond`) their squared lengths at its end, else
+    zero. (Said by the library.)"""
 
 
 class Creep(NamedTuple):

@@ -100,8 +100,14 @@ def has_run_away(
 ) -> Bool[Tensor, "batch"]:
     """Have variables run away until beside them every step is short, and every gradient small? A step along a column
     of nothing but rounding leads there (1e13 rad, of the angle of an ellipse that begins as a circle)."""
-    known = torch.maximum(2 * start_cost, start_reach.sum(-1))
-    return floor.reach * RUN_AWAY[start_cost.dtype] ** -2 > known
+    return floor.reach * RUN_AWAY[start_cost.dtype] ** -2 > known_at_start(start_cost, start_reach)
+
+
+def known_at_start(
+    start_cost: Float[Tensor, "batch"], start_reach: Float[Tensor, "batch columns"]
+) -> Float[Tensor, "batch"]:
+    """The residual of the start, or what the variables made of it there, squared."""
+    return torch.maximum(2 * start_cost, start_reach.sum(-1))
 
 
 def squared_length(gradient: Float[Tensor, "batch columns"], scale: Tensor) -> Float[Tensor, "batch"]:

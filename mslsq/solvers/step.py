@@ -102,6 +102,7 @@ class Step:
         model = self._trial(state, values, inputs, proposal) if wary else self._linearized(values, inputs, state.box)
         model = without_gradient(model, self._idle(model, values))
         verdict = self._judge.compare(state, model, proposal, running, idle)
+        proposal = proposal._replace(beyond=verdict.beyond)
         keeps = self._selection(verdict.accepted)
         kept = Linearization(*map(keeps, model, state.model))
         method = self.solver.update(state.method, kept, proposal, verdict.gain, verdict.accepted, self.linear)

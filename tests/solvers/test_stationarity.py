@@ -383,15 +383,50 @@ def turned_ellipse(p, t):
     return torch.sqrt(u * u + v * v) - 1 + 1e-16 * p[2] * torch.sin(3 * t)
 
 
-@PER_SOLVER
-def test_variables_that_have_run_away_have_not_converged(solver):
+def circle_and_neighbour():
+    """The start of an ellipse as a circle, and beside it one that is none."""
+    return torch.stack([torch.tensor([1.5, 1.5, 0.3], dtype=F64), torch.tensor([3.0, 2.0, 0.3], dtype=F64)])
+
+
+def test_variables_that_have_run_away_have_not_converged():
     """The first step goes along a column of 1e-16, by 1e11 rad. Beside it any other is shorter than `xtol`: solves
     ended there as converged, with a cost of 0.14 (least 0)."""
-    circle, t = torch.tensor([1.5, 1.5, 0.3], dtype=F64), torch.linspace(0, 6, 20, dtype=F64)
-    far, near = torch.stack([circle, torch.tensor([3.0, 2.0, 0.3], dtype=F64)]), (0, None)
-    solution = mslsq.least_squares(turned_ellipse, far, args=(t,), in_dims=near, solver=solver)
+    far, t = circle_and_neighbour(), torch.linspace(0, 6, 20, dtype=F64)
+    solution = mslsq.least_squares(turned_ellipse, far, args=(t,), in_dims=(0, None), solver=mslsq.GaussNewton())
     assert abs(float(solution.value[0, 2])) > 1e10 and int(solution.status[0]) == Status.STALLED
     assert bool(solution.converged[1]) and float(solution.cost[1]) < 1e-20
+
+
+SCALING = pytest.mark.parametrize("solver", [mslsq.LevenbergMarquardt, mslsq.Dogleg])
+"""Those that have a scale for every variable."""
+
+
+@SCALING
+@pytest.mark.parametrize("unit", [1.0, 2.0**50, 2.0**-50])
+def test_a_step_along_a_column_of_rounding_is_taken_back_in_every_unit(solver, unit):
+    """Angles of the ellipse in units of their own: the same steps, to the least cost, from the circle, too."""
+    t, units = torch.linspace(0, 6, 20, dtype=F64), torch.tensor([1.0, 1.0, unit], dtype=F64)
+
+    def solved(start, native):
+        residual = lambda p, t: turned_ellipse(p * units, t)  # noqa: E731
+        made = solver(native=native)
+        return mslsq.least_squares(residual, start / units, args=(t,), in_dims=(0, None), solver=made)
+
+    found = [solved(circle_and_neighbour(), native) for native in ("never", "wait")]
+    found.append(mslsq.least_squares(turned_ellipse, circle_and_neighbour()[0], args=(t,), solver=solver()))
+    for solution in found:
+        assert bool(solution.converged.all()) and float(solution.cost.max()) < 1e-20
+        assert solution.num_steps.tolist() == found[0].num_steps.tolist() or solution is found[2]
+    assert int(found[2].num_steps) == int(found[0].num_steps[0]) and abs(float(found[2].value[2])) < 10
+
+
+@SCALING
+def test_the_phase_of_an_amplitude_that_begins_at_nothing_waits_for_it(solver):
+    """Both ended as converged with a cost of 7.06 (least 0), turned by 1e13 rad."""
+    t, start = torch.linspace(0, 6, 32, dtype=F64), torch.tensor([1e-14, 0.7, 1.0], dtype=F64)
+    y = torch.cos(0.9 * t + 0.3)
+    solution = mslsq.least_squares(lambda p: p[0] * torch.cos(p[1] * t + p[2]) - y, start, solver=solver())
+    assert bool(solution.converged) and float(solution.cost) < 1e-20
 
 
 @PER_SOLVER
