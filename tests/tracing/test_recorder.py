@@ -146,5 +146,5 @@ def test_a_conjugated_number_stays_a_tensor_when_a_graph_is_rewritten():
     # The pullback of 1j·x conjugates the number: a rewritten graph raised "'complex' object has no attribute 'conj'".
     x, g = torch.randn(2, 3, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
     graph = make_fx(lambda x, g: torch.func.vjp(lambda x: torch.exp(0.3j * x), x)[1](g)[0])(x, g)
-    assert "_conj.default(0.3j)" in graph.code
+    assert any(node.target is torch.ops.aten._conj.default and node.args == (0.3j,) for node in graph.graph.nodes)
     assert torch.allclose(make_transformable(graph, (x, g))(x, g), graph(x, g))
