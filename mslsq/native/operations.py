@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from mslsq.native.conventions import nan_is_within_limits, share_at_a_limit
+from mslsq.tracing.conventions import nan_is_within_limits, share_at_a_limit
 
 if TYPE_CHECKING:
     from mslsq.native.scalars import Scalar

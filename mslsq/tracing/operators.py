@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mslsq.private import is_lazy_zero
+from mslsq.tracing.conventions import ignored_nan_has_no_slope
 from mslsq.tracing.replacements import attention, distances, factorizations, formulas, powers, sampling, special
 
 aten = torch.ops.aten
@@ -73,8 +74,11 @@ RARELY_WRONG = {
     "native_group_norm": formulas.group_norm,
     "pow.Tensor_Tensor": powers.power,
     "float_power.Tensor_Tensor": powers.float_power,
+    "fmax": formulas.fmax,
+    "fmin": formulas.fmin,
 }
-"""Wrong, or refused, in cases too rare to capture every residual that calls one: the check of a plan finds them."""
+"""Wrong, or refused, in cases too rare to capture every residual that calls one: the check of a plan finds them. Those
+of `fmax` and `fmin` with NaN come with some versions of PyTorch; there a residual that calls them is captured."""
 
 REPLACEMENTS: dict[Any, Callable[..., Any]] = overloads(WRONG | INCOMPLETE | RARELY_WRONG)
 """By aten operator, a function with the operator's signature that every transform gets right."""
@@ -94,6 +98,8 @@ COMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.nn.functional.instance_norm: formulas.instance_norm,
     **dict.fromkeys((torch.ldexp, Tensor.ldexp, aten.ldexp, aten.ldexp.Tensor), formulas.ldexp),
     torch.linspace: formulas.linspace,
+    **dict.fromkeys((torch.fmax, Tensor.fmax, aten.fmax, aten.fmax.default), formulas.fmax),
+    **dict.fromkeys((torch.fmin, Tensor.fmin, aten.fmin, aten.fmin.default), formulas.fmin),
     **special.FUNCTIONS,
     **powers.FUNCTIONS,
 }
@@ -110,6 +116,8 @@ def _is_right(function: Any, args: tuple[Any, ...], values: bool) -> bool:
         return len(args) > 1 and args[1].is_floating_point()
     if function is torch.linspace:
         return not any(isinstance(x, Tensor) for x in args)
+    if COMPOSED[function] in (formulas.fmax, formulas.fmin):
+        return ignored_nan_has_no_slope()
     return function in powers.FUNCTIONS and not (values and powers.is_critical(*args[:2]))
 
 
@@ -152,6 +160,8 @@ def must_be_rewritten(operator: Any, args: tuple[Any, ...]) -> bool:
     """Must a residual that makes this call not be differentiated as it is written?"""
     if operator is aten.roll.default:
         return args[0].ndim == 0  # a scalar is rolled along the lanes; by their number, no check would see it
+    if operator in (aten.fmax.default, aten.fmin.default):
+        return not ignored_nan_has_no_slope()
     # One matrix that cannot be factored would stop all problems.
     return operator in REWRITTEN or operator is aten._linalg_check_errors.default
 

@@ -14,6 +14,7 @@ from mslsq.native.building import Making
 from mslsq.native.recording import recorded
 from mslsq.native.scalars import Program
 from mslsq.tracing.graph import TRANSFORM_LOCK, graph_of
+from mslsq.tracing.replacements import formulas
 from tests.native.functions import NEEDS_COMPILER, Both, by_pytorch, native
 
 pytestmark = NEEDS_COMPILER
@@ -61,7 +62,7 @@ ONE = {
 TWO = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum, "pow": torch.pow,
     "minimum": torch.minimum, "atan2": torch.atan2, "fmod": torch.fmod, "remainder": torch.remainder,
-    "fmax": torch.fmax, "fmin": torch.fmin, "hypot": torch.hypot, "copysign": torch.copysign,
+    "fmax": formulas.fmax, "fmin": formulas.fmin, "hypot": torch.hypot, "copysign": torch.copysign,
     "floor div": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "dot": lambda a, b: torch.stack([a, b]) @ torch.stack([b, b]),
     "trunc div": lambda a, b: torch.div(a, b, rounding_mode="trunc"), "clamp": lambda a, b: a.clamp(min=b),

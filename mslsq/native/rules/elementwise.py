@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from mslsq.native.arrays import Array, each
-from mslsq.native.conventions import limits_belong_to_the_inside, share_ignoring_nan
 from mslsq.native.rules.registry import RULES, rule
 from mslsq.native.scalars import NotScalarError, Scalar
+from mslsq.tracing.conventions import limits_belong_to_the_inside, share_ignoring_nan
 
 X = Scalar
 

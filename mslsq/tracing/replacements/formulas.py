@@ -4,11 +4,14 @@ At a kink each takes the side that PyTorch's kernel takes.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
+
+from mslsq.tracing.conventions import ignored_nan_has_no_slope
 
 NONE, MEAN, SUM = range(3)
 """`reduction` as aten has it."""
@@ -22,6 +25,23 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
     """(x − target)²; the kernel's second derivative of a mean is refused where one of the two is constant."""
     z = x - target
     return reduced(z * z, reduction)
+
+
+def fmax(input: Tensor, other: Tensor) -> Tensor:
+    """The larger, or the one that is not NaN: which has all of the derivative."""
+    return _ignoring_nan(torch.ops.aten.fmax.default, input, other)
+
+
+def fmin(input: Tensor, other: Tensor) -> Tensor:
+    """The smaller, or the one that is not NaN: which has all of the derivative."""
+    return _ignoring_nan(torch.ops.aten.fmin.default, input, other)
+
+
+def _ignoring_nan(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+    found = function(x, y)
+    if ignored_nan_has_no_slope():
+        return found
+    return torch.where(y.isnan(), x, torch.where(x.isnan(), y, found))
 
 
 def huber_loss(x: Tensor, target: Tensor, reduction: int = MEAN, delta: float = 1.0) -> Tensor:

@@ -1,4 +1,4 @@
-"""The derivatives at limits and ties that PyTorch has changed from version to version: found by asking it.
+"""The derivatives at limits, ties and NaN that PyTorch has changed from version to version: found by asking it.
 
 In torch 2.13 a limit of `clamp` belongs to the inside, and of equal arguments of `fmax` and of `clamp` with tensors the
 first has the whole derivative. In torch 2.15 limits that are numbers belong to the outside, and equal tensors share.
@@ -35,6 +35,13 @@ def nan_is_within_limits() -> bool:
 def share_ignoring_nan() -> float:
     """The derivative of `fmax` (and `fmin`) in the first of two equal arguments."""
     return _slope_at_zero(torch.fmax, 2)
+
+
+@cache
+def ignored_nan_has_no_slope() -> bool:
+    """Is the derivative of `fmax(x, y)` (and `fmin`) in x 0 where x is NaN, and y the value? In torch 2.14 it is 1 in
+    reverse mode, and in forward mode where y is NaN that in x is 0."""
+    return _slope_at_zero(lambda x: torch.fmax(x + torch.nan, torch.ones_like(x)), 1) == 0
 
 
 def _slope_at_zero(function: Callable[..., Tensor], count: int) -> float:
