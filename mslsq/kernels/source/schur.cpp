@@ -158,6 +158,9 @@ struct Entry {
     double *L, *carried, *reduced_rhs, *matrix;
 };
 
+// The largest pivot whose inverse is a normal number.
+constexpr double MOST = 1 / std::numeric_limits<double>::min();
+
 template <class T, class K>
 bool factor_pivot(const T* V, const T* shift, const T* rhs, double* L, double* carried, K k) {
     for (i64 j = 0; j < k; j++)
@@ -166,7 +169,7 @@ bool factor_pivot(const T* V, const T* shift, const T* rhs, double* L, double* c
             if (i == j && shift) value += shift[j];
             for (i64 q = 0; q < j; q++) value -= L[i * k + q] * L[j * k + q];
             if (i == j) {
-                if (!(value > 0 && value <= std::numeric_limits<double>::max())) return false;
+                if (!(value > 0 && value <= MOST)) return false;
                 L[j * k + j] = 1 / std::sqrt(value);  // of the diagonal only its inverse is ever used
             } else {
                 L[i * k + j] = value * L[j * k + j];
@@ -224,7 +227,7 @@ bool factor_together(const Entry<T>& of, const Pivots& group, i64 first, i64 las
             V[lane] = of.values + group.source[pivot], rhs[lane] = of.rhs + column, shift[lane] = of.shift + column;
             to[lane] = of.L + group.triangle[pivot], right[lane] = of.carried + group.right[pivot];
         }
-        reg<double> M[K][K], carried[K], pivots[K], scale[K];
+        reg<double> M[K][K], carried[K], pivots[K], inverse[K], scale[K];
 #pragma GCC unroll 6
         for (int i = 0; i < K; i++) {
 #pragma GCC unroll 6
@@ -235,10 +238,10 @@ bool factor_together(const Entry<T>& of, const Pivots& group, i64 first, i64 las
 #pragma GCC unroll 6
         for (int j = 0; j < K; j++) {
             pivots[j] = M[j][j];
-            const reg<double> inverse = 1 / pivots[j];
+            inverse[j] = 1 / pivots[j];
 #pragma GCC unroll 6
             for (int i = j + 1; i < K; i++) {
-                const reg<double> factor = M[i][j] * inverse;
+                const reg<double> factor = M[i][j] * inverse[j];
 #pragma GCC unroll 6
                 for (int q = j + 1; q <= i; q++) M[i][q] -= factor * M[q][j];
                 carried[i] -= factor * carried[j];
@@ -250,9 +253,9 @@ bool factor_together(const Entry<T>& of, const Pivots& group, i64 first, i64 las
 #pragma GCC unroll 8
             for (int lane = 0; lane < WIDE; lane++) {
                 scale[j][lane] = std::sqrt(pivots[j][lane]);
-                regular &= pivots[j][lane] > 0 && pivots[j][lane] <= std::numeric_limits<double>::max();
+                regular &= pivots[j][lane] > 0 && pivots[j][lane] <= MOST;
             }
-            scale[j] = 1 / scale[j];
+            scale[j] *= inverse[j];
         }
         if (!regular) return false;
 #pragma GCC unroll 6
@@ -296,7 +299,6 @@ void carry_edge(const T* W, const Edges& group, i64 stride, const double* __rest
         for (i64 q = 0; q < j; q++)
             for (i64 r = 0; r < together; r++) own[r] -= L[j * k + q] * Y[q * stride + r];
         for (i64 r = 0; r < together; r++) own[r] *= L[j * k + j];
-        for (i64 r = together; r < in_registers(together) * WIDE; r++) own[r] = 0;
     }
     for (i64 j = 0; j < k; j++)
         for (i64 r = 0; r < together; r++) R[r] -= Y[j * stride + r] * c[j];
@@ -336,8 +338,9 @@ struct Carrier {
 };
 
 // `carry_edge` on the rows from AT on, one register of them after the other. Of the last one what lies beyond the rows is
-// computed, too, and belongs to nothing; a single row is done as a number, with zeros behind it. (Products of whole
-// registers read what is there: what happens to be in memory are often denormal numbers, and cost 20 % with SSE2.)
+// computed, too, and belongs to nothing; a single row is done as a number, and nothing is written behind it. (A register of
+// zeros there, which mostly begins on one line of the cache and ends on the next, took a fifth of the time of edges with
+// AVX-512.) Products of whole registers read what is there.
 template <int K, int ROWS, int AT>
 inline void carry_rows(const double* from, const Carrier<K>& by, double* Y, i64 stride, double* R) {
     constexpr int HERE = ROWS - AT < WIDE ? ROWS - AT : WIDE, W = HERE == 1 ? 1 : WIDE;
@@ -349,10 +352,7 @@ inline void carry_rows(const double* from, const Carrier<K>& by, double* Y, i64 
         for (int q = 0; q < j; q++) y[j] -= y[q] * front<W>(by.L[j][q]);
         y[j] *= front<W>(by.L[j][j]);
         lost += y[j] * front<W>(by.c[j]);
-        if constexpr (HERE == 1)
-            store_register<WIDE>(Y + j * stride + AT, reg<double>{y[j][0]});
-        else
-            store_register<W>(Y + j * stride + AT, y[j]);
+        store_register<W>(Y + j * stride + AT, y[j]);
     }
     if constexpr (HERE == W) {
         store_register<W>(R + AT, load_register<W>(R + AT) - lost);
@@ -571,6 +571,7 @@ void reduce(i64 batch, const T* values, i64 num_values, const T* shift, i64 shif
     Numbers<double> own;
     double *Y = room_for(factors + all_sums, own), *sums = Y + factors;
     std::fill(Y + plan.room, sums, 0.0);
+    const FlushToZero flush(true);  // beside Y stands what was in memory: denormal numbers there took four times as long
     for (i64 b = 0; b < batch; b++) {
         const Entry<T> of{values + b * num_values,
                           shifts ? shift + b * shifts : nullptr,

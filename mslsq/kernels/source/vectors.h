@@ -169,14 +169,17 @@ inline vec<T> sums(const vec<T>* v) {
 }
 
 // While one of these lives, results too small for a normal number are zero. Fill-in decays to such numbers (in float32 at
-// 1e-38), and on many processors each of them costs a hundred times an ordinary one.
+// 1e-38), and on many processors each of them costs a hundred times an ordinary one. Where asked (and on ARM always) such
+// operands count as zero, too.
 class FlushToZero {
 #if defined(__x86_64__)
-    static constexpr unsigned FLUSH = 1u << 15;
+    static constexpr unsigned FLUSH = 1u << 15, OPERANDS = 1u << 6;
     const unsigned before = __builtin_ia32_stmxcsr();
 
 public:
-    FlushToZero() { __builtin_ia32_ldmxcsr(before | FLUSH); }
+    explicit FlushToZero(bool operands = false) {
+        __builtin_ia32_ldmxcsr(before | FLUSH | (operands ? OPERANDS : 0));
+    }
     ~FlushToZero() { __builtin_ia32_ldmxcsr(before); }
 #elif defined(__aarch64__)
     static constexpr std::uint64_t FLUSH = std::uint64_t{1} << 24;
@@ -185,7 +188,7 @@ public:
     static void set(std::uint64_t control) { asm volatile("msr fpcr, %0" : : "r"(control) : "memory"); }
 
 public:
-    FlushToZero() {
+    explicit FlushToZero(bool = false) {
         asm volatile("mrs %0, fpcr" : "=r"(before));
         set(before | FLUSH);
     }

@@ -152,7 +152,7 @@ class Rows:
     """The rows of Yᵀ: how far apart they are where it lies by itself, and what it takes then."""
 
     room: Int[ndarray, "edges"]
-    """What a row may write to, up to a whole register..."""
+    """What a row may write to: up to a whole register, but for a last number that is alone in its own..."""
     distance: Int[ndarray, "edges"]
     """... the distance of rows: less than a row has where the last number of each stands behind all of them..."""
     numbers: Int[ndarray, "edges"]
@@ -164,11 +164,12 @@ def rows_of(couplings: Couplings, kernels: bool) -> Rows:
     behind the others: four lines of the cache instead of five or six. Where it stands is the same for all instruction
     sets, so that a plan made for one is read by another."""
     widths, depths = couplings.widths, couplings.depths[couplings.pivot]
-    room = padded(widths) if kernels else widths
+    whole = padded(widths) if kernels else widths
+    room = np.where(widths % speed().register == 1, widths, whole)
     if kernels and bool((widths == LONGEST_REGISTER + 1).all()):
-        whole = np.full_like(room, LONGEST_REGISTER)
-        return Rows(room, whole, whole * (depths + -(-depths // LONGEST_REGISTER)))
-    return Rows(room, room, room * depths)
+        behind = np.full_like(room, LONGEST_REGISTER)
+        return Rows(room, behind, behind * (depths + -(-depths // LONGEST_REGISTER)))
+    return Rows(room, whole, whole * depths)
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def places_of(
     """Y of a cluster beside each other in rows that all kept blocks share, those of other eliminated blocks one by one,
     piece after piece.
 
-    In a shared row what is written beyond a block, up to a whole register, must not fall on one that is there already:
+    In a shared row what is written beyond a block (`Rows.room`) must not fall on one that is there already:
     blocks of one group of tables are written from left to right, between those of two groups room is left.
     """
     pivot, widths, depths, room = couplings.pivot, couplings.widths, couplings.depths, rows.room

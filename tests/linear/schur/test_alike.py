@@ -132,6 +132,16 @@ def test_bits_do_not_depend_on_what_was_in_memory():
     assert torch.equal(before[3], after[3])
 
 
+def test_numbers_too_small_for_normal_ones_count_as_zero():
+    """What happens to be in memory beside Y is read: where it was denormal, cameras of six took up to four times as
+    long. So such numbers count as zero, and a block that is one is singular."""
+    scene = Scene(7, points=200, depths=(1,))
+    tables, values, none = scene.solver().elimination.tables, scene.values.clone(), scene.values.new_zeros(0)
+    first = scene.structure.starts[int(scene.kinds["point"][70])]
+    values[0, scene.structure.diagonal_index[first]] = 1e-310
+    assert by_kernels.reduce(values, none, scene.rhs, *tables.packed)[4].tolist() == [False, True]
+
+
 @pytest.mark.parametrize("entry", [0, 1])
 def test_a_singular_entry_of_the_batch_stays_alone(entry):
     scene = Scene(2)
