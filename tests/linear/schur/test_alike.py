@@ -132,13 +132,14 @@ def test_bits_do_not_depend_on_what_was_in_memory():
     assert torch.equal(before[3], after[3])
 
 
-def test_numbers_too_small_for_normal_ones_count_as_zero():
+@pytest.mark.parametrize("pivot", [1e-310, 1e308])
+def test_numbers_too_small_for_normal_ones_count_as_zero(pivot):
     """What happens to be in memory beside Y is read: where it was denormal, cameras of six took up to four times as
-    long. So such numbers count as zero, and a block that is one is singular."""
+    long. So such numbers count as zero, and a block that is one is singular, or whose inverse is."""
     scene = Scene(7, points=200, depths=(1,))
     tables, values, none = scene.solver().elimination.tables, scene.values.clone(), scene.values.new_zeros(0)
     first = scene.structure.starts[int(scene.kinds["point"][70])]
-    values[0, scene.structure.diagonal_index[first]] = 1e-310
+    values[0, scene.structure.diagonal_index[first]] = pivot
     assert by_kernels.reduce(values, none, scene.rhs, *tables.packed)[4].tolist() == [False, True]
 
 
