@@ -46,13 +46,12 @@ this rule.)"""
 
 
 BEYOND = 1e3
-"""A step after which a column of J, at its new length, makes this many times the residual of the start of what its
-variable has moved by has gone beyond what the old length tells: along a column that was rounding (the angle of an
-ellipse that begins as a circle, 6e12 rad), or all but zero (the phase of an amplitude that begins at 1e-14). It is
-taken back, and the column scaled by its new length from then on, by which its variable waits for the others. No unit
-matters. No step of 888 regressions changes by it, and one of 5,120 unseen fits; with 1e2 34 of 1,024 from far starts
-do, most for the worse. Fits of an amplitude of 1e-5 that come to the least cost: 188 of 512 so, 160 without and with
-1e6."""
+"""A step after which a column of J is this many times as long, and makes this many times the residual of the start of
+what its variable has moved by, has gone beyond what the old length tells: along a column that was rounding (the angle
+of an ellipse that begins as a circle, 6e12 rad), or all but zero (the phase of an amplitude that begins at 1e-14). It
+is taken back, and the column scaled by its new length from then on, by which its variable waits for the others. No unit
+matters. Columns that are alike make as much of long steps by which they cancel each other, at the same length: those
+are no such steps."""
 
 
 class Verdict(NamedTuple):
@@ -122,7 +121,7 @@ class Judge:
         accepted = running & sound & torch.where(level, better, descends)
         beyond = None
         if not self.solver.needs_regular:
-            beyond = self._beyond(state, proposal, after, accepted)
+            beyond = self._beyond(state, proposal, before, after, accepted)
             fits = ~(beyond > 0).any(-1)
             sound, accepted = sound & fits, accepted & fits
         gain = torch.where(level, 1.0, quotient(decrease, proposal.predicted)).to(decrease.dtype)
@@ -141,12 +140,17 @@ class Judge:
 
     @staticmethod
     def _beyond(
-        state: State, proposal: Proposal, after: Float[Tensor, "batch columns"], accepted: Bool[Tensor, "batch"]
+        state: State,
+        proposal: Proposal,
+        before: Float[Tensor, "batch columns"],
+        after: Float[Tensor, "batch columns"],
+        accepted: Bool[Tensor, "batch"],
     ) -> Float[Tensor, "batch columns"]:
         """As `Verdict.beyond`."""
         known = known_at_start(state.start_cost, state.start_reach)
         # in this order: of a step of 1e160 (float32: 1e20) the square is infinite
         far = after * proposal.step * proposal.step * BEYOND**-2 > known[:, None]
+        far = far & (after * BEYOND**-2 > before)
         return torch.where(far & accepted[:, None], after, 0)
 
     def _resolved(

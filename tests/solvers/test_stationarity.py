@@ -429,6 +429,16 @@ def test_the_phase_of_an_amplitude_that_begins_at_nothing_waits_for_it(solver):
     assert bool(solution.converged) and float(solution.cost) < 1e-20
 
 
+@SCALING
+def test_long_steps_along_columns_that_are_alike_are_not_taken_back(solver):
+    """A polynomial of degree 8 takes 17 steps and 13; with every long step taken back it took 82 and 39."""
+    powers = torch.linspace(0, 1, 50, dtype=F64)[:, None] ** torch.arange(9)
+    y = torch.randn(50, dtype=F64, generator=torch.Generator().manual_seed(0))
+    solution = mslsq.least_squares(lambda p: powers @ p - y, torch.zeros(9, dtype=F64), solver=solver())
+    fitted = powers @ torch.linalg.lstsq(powers, y[:, None], driver="gelsd").solution[:, 0] - y
+    assert float(solution.cost) < 0.5 * float(fitted.square().sum()) * (1 + 1e-9) and int(solution.num_steps) < 30
+
+
 @PER_SOLVER
 @PER_DTYPE
 def test_variables_that_go_far_from_zeros_have_not_run_away(solver, dtype):
