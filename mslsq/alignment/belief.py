@@ -177,7 +177,8 @@ def believed(
     at = clear(pair.levels, pair.options.prefilter), estimate.matrix
     if parts and pair.options.searches and (form := form_alone(pair.levels, *at)):
         return refused(pair, estimate, stages, MapStatus.AMBIGUOUS, form, found.agreement, ahead)
-    if vague := why_vague(sigma, pair.frame, reason):
+    if not sigma < 2 * pair.frame.half:  # less may be mended by a curve of values or by edges, and is judged after them
+        vague = why_vague(sigma, pair.frame, reason)
         unknown = refused(pair, estimate, stages, MapStatus.AMBIGUOUS, vague, found.agreement, ahead)
         return replace(unknown, fitting=fitting)
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
