@@ -4,10 +4,10 @@ from mslsq.alignment.models import Frame
 from mslsq.alignment.result import MapStatus
 
 SHARE = 0.1
-"""Of the reference's longer side: the standard error of the corners from which a place is not known. Of 615 true
-placements (twelve kinds and scenes of the half "claim") the largest was 0.066; forms and headers that were laid on
-others, and nothing else, were known to 0.14, 0.22 and 1.2. Of homographies that overlap by 15 to 40 % it was 0.01 at
-most."""
+"""Of the reference's longer side: the standard error of the corners from which a place is not known. Of 2,400 true
+pairs of twelve kinds (half "claim") two are lost by it, which stated 0.18 and 1.1, and three that lay elsewhere; of 208
+scenes none. Forms and headers that were laid on others, and nothing else, were known to 0.14, 0.22 and 1.2. Of
+homographies that overlap by 15 to 40 % it was 0.01 at most."""
 
 
 def why_vague(sigma: float, frame: Frame, said: str) -> str:
