@@ -18,5 +18,8 @@ def why_vague(sigma: float, frame: Frame, said: str) -> str:
         return ""
     # It may be anywhere along that direction: the end of one line on another, in two charts that have nothing else.
     undetermined = "(Its detail leaves a direction of the place undetermined.)"
-    known = f"(The place is known to {sigma:.2g} px alone, {sigma / side:.0%} of the reference's side.)"
+    known = (
+        f"(The place is known to {sigma:.2g} px alone, {sigma / side:.0%} of the reference's side; neither a start nor "
+        "min_lead changes that, more detail in common does.)"
+    )
     return (known if sigma < side else undetermined) + said.removeprefix(MapStatus.ALIGNED.sentence)
