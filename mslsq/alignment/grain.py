@@ -63,7 +63,9 @@ def link(linker: Linker, fixed: int, moving: int, initial: Tensor | None = None)
     common."""
     linked, options = linker.link(fixed, moving, initial), linker.options
     placed = linked.placed
-    if options.bends or (options.metric.values and not (placed.pulled and can_be_wider(options))):
+    if not placed.status.ok or options.bends:
+        return linker, linked
+    if options.metric.values and not (placed.pulled and can_be_wider(options)):
         return linker, linked
     linked, found = unless_on_noise(linker, linked), in_common(linker, fixed, moving)
     if found is None or not linked.placed.status.ok:
